@@ -88,3 +88,12 @@ def test_verbs_are_in_the_imperative():
         assert re.fullmatch(r"[A-Z][a-z]+", first), verb
         assert not re.search(r"(s|ing|ed)$", first), (verb, first)
         assert first not in ("The", "A", "An", "What", "Of", "How"), verb
+
+
+@pytest.mark.parametrize("group", ["", "tokenize", "data", "vectors", "inspect"])
+def test_the_list_of_verbs_is_not_truncated(group):
+    """A terminal of 80 columns shows the first sentence of each verb's help."""
+    page = CliRunner().invoke(app, [*group.split(), "--help"], env={"COLUMNS": "80"}).stdout
+    _, _, verbs = page.partition("Commands:")
+    assert verbs
+    assert "..." not in verbs

@@ -60,7 +60,7 @@ app.command("translate")(translate.command)
 app.add_typer(tokenize.app, name="tokenize", help="Train, apply and compare tokenizers.")
 app.add_typer(data.app, name="data", help="List, download and prepare data sets.")
 app.add_typer(
-    vectors.app, name="vectors", help="Train and query word vectors, and the token vectors of any model."
+    vectors.app, name="vectors", help="Train word vectors.  Query them, or the token vectors of any model."
 )
 app.command("embed")(embed.command)
 app.command("average")(average.command)

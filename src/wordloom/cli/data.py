@@ -131,7 +131,7 @@ def fetch(
     names: Annotated[list[str], Argument(help="Data sets: NAME for all parts, or NAME/PART.")],
     json: options.JSON = False,
 ) -> None:
-    """Download data sets that are missing, and check the sha256 of all their files."""
+    """Download missing data sets.  Check the sha256 of all their files."""
     from wordloom.data import fetch as fetch_dataset
 
     console = Console(stderr=True)
@@ -195,7 +195,7 @@ def prepare(
     ),
     json: options.JSON = False,
 ) -> None:
-    """Tokenize a corpus into memory-mapped shards; shards that exist are reused."""
+    """Tokenize a corpus into memory-mapped shards.  Existing shards are reused."""
     from wordloom.data import Corpus
     from wordloom.data import prepare as prepare_shards
     from wordloom.progress import TrainingProgress

@@ -100,7 +100,7 @@ def command(
     dtype: options.DTYPE = "auto",
     json: options.JSON = False,
 ) -> None:
-    """Score a model on text, labelled rows or pairs of texts, with 95 % intervals.
+    """Score a model on its task, with 95 % intervals.
 
     The kind of model decides what is scored. Language models read running text, and so do encoders, whose
     tokens are masked one by one. Classifiers and the other fine-tuned models read labelled rows (.tsv, .csv,

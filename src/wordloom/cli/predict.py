@@ -39,7 +39,7 @@ def command(
     dtype: options.DTYPE = "auto",
     json: options.JSON_LINES = False,
 ) -> None:
-    """Predict with a classifier, another fine-tuned model or an encoder: one line for each text, in order.
+    """Predict with a fine-tuned model or an encoder.  The output has one line for each text, in order.
 
     A classifier gives the label of each text and its probability, a regression model a number, and token
     classification each word with its label. Multiple choice gives the most probable choice. Question

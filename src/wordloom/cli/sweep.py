@@ -39,7 +39,7 @@ def command(
     json: bool = option(False, "Print the runs and the best as JSON.", "--json"),
     verbose: options.VERBOSE = False,
 ) -> None:
-    """Train a recipe with every combination of settings, and report the best by a validation metric.
+    """Train a recipe with every combination of settings.  The best is chosen by a validation metric.
 
     After Ctrl-C, the same command continues and trains nothing twice. To repeat a run, remove its folder. The
     exit code is 1 if a run failed.

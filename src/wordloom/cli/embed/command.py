@@ -124,7 +124,7 @@ def command(
     ),
     json: options.JSON = False,
 ) -> None:
-    """Turn each text, or each of its tokens, into a vector; or cluster the texts."""
+    """Turn texts or tokens into vectors, or cluster texts."""
     from wordloom.data.rows.lines import placed_texts
 
     refuse_existing(out, save_component, plot=plot, force=force)

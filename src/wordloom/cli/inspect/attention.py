@@ -32,7 +32,7 @@ def attention(
     force: options.FORCE = False,
     json: options.JSON = False,
 ) -> None:
-    """Show how much each token of a prompt attends to each earlier token."""
+    """Show how much each token attends to the tokens before it."""
     from wordloom.inspect import attention_map
     from wordloom.run import LanguageModel, load_as
 
@@ -79,7 +79,7 @@ def alignment(
     force: options.FORCE = False,
     json: options.JSON = False,
 ) -> None:
-    """Show how much each token of a translation attends to each token of its source."""
+    """Show how much a translation attends to its source, by token."""
     from wordloom.run import Translator, load_as
     from wordloom.run.tasks.translation.views import align
 

@@ -42,7 +42,7 @@ def _model(
         ),
     ],
 ) -> None:
-    """Show the inside of a model: its parameters and costs, or another view."""
+    """Show the inside of a model.  The default view is its parameters."""
     ctx.obj = model
 
 

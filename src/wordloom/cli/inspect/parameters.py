@@ -32,7 +32,7 @@ def command(
     ),
     json: options.JSON = False,
 ) -> None:
-    """Show the parameters of a model, their memory, and the operations for each token."""
+    """Show the parameters of a model.  Report their memory and the operations for each token."""
     from wordloom.inspect import parameter_table
 
     name = ctx.obj

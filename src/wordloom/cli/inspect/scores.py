@@ -33,7 +33,7 @@ def lengths(
     force: options.FORCE = False,
     json: options.JSON = False,
 ) -> None:
-    """Show the BLEU of translations by the number of words in their sources."""
+    """Show the BLEU of translations by the length of their sources."""
     from wordloom.inspect import draw_lengths
     from wordloom.run import Translator, load_as
     from wordloom.run.tasks.translation.scores import pairs_to_score
@@ -102,7 +102,10 @@ def forgetting(
     force: options.FORCE = False,
     json: options.JSON = False,
 ) -> None:
-    """Show the loss of fine-tuned runs on their old task, before and after, beside the new task's metric."""
+    """Show how fine-tuned runs forgot their old task.
+
+    The view compares the loss on the old task, before and after, with the metric of the new task.
+    """
     from wordloom.run.sweep.forgetting import REMEDIES, forgetting_of
 
     check_plot(ctx, plot, force=force)

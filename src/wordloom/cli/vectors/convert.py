@@ -32,7 +32,7 @@ def convert(
     force: bool = option(False, "Replace DEST if it exists.", "--force"),
     json: options.JSON = False,
 ) -> None:
-    """Convert vectors to another format, and report what it cannot store."""
+    """Convert vectors to another format.  Report what that format cannot store."""
     from wordloom.vectors import convert_vectors
 
     with Console(stderr=True).status(f"converting {source}"):  # shown on a terminal only

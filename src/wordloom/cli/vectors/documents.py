@@ -60,9 +60,9 @@ def documents(
     force: options.FORCE = False,
     json: options.JSON = False,
 ) -> None:
-    """Find the documents nearest to a text, by the cosine of their bags of words.
+    """Find the documents nearest to a text.
 
-    This needs no labels and no training.
+    Nearness is the cosine of their bags of words.  It needs no labels and no training.
     """
     from wordloom.data import DocumentBags
     from wordloom.data.bags.documents import refuse_taken

@@ -45,7 +45,7 @@ def evaluate(
     unicode_errors: output.UNICODE_ERRORS = "strict",
     json: options.JSON = False,
 ) -> None:
-    """Evaluate vectors by analogies and by correlation with human similarity scores.
+    """Evaluate vectors by analogies and human similarity scores.
 
     Words are compared in upper case, unless --case-sensitive.
     """

@@ -34,7 +34,7 @@ def predict(
     labelled: bool = option(False, "The lines have labels: print precision and recall.", "--labelled"),
     json: options.JSON = False,
 ) -> None:
-    """Predict labels of lines of text with a fastText classifier, or score it."""
+    """Predict labels with a fastText classifier, or score it."""
     from wordloom.vectors import FastTextClassifier
 
     with Console(stderr=True).status(f"reading {model}"):  # shown on a terminal only

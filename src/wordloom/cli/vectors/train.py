@@ -61,7 +61,7 @@ def command(
     resume: bool = option(False, "Continue the run in the folder.", "--resume"),
     force: bool = option(False, "Replace the run in the folder.", "--force"),
 ) -> None:
-    """Train word vectors on text; Ctrl-C stops and saves them, and --resume continues."""
+    """Train word vectors on text.  Ctrl-C stops and saves them, and --resume continues."""
     from wordloom.errors import RecipeError
     from wordloom.progress import TrainingProgress
     from wordloom.recipe.reading import refuse_repeated

@@ -100,7 +100,7 @@ def axis(
     unicode_errors: output.UNICODE_ERRORS = "strict",
     json: options.JSON = False,
 ) -> None:
-    """Project words on axes, such as toward newborn, or from male to female.
+    """Project words on axes, such as from male to female.
 
     The number is the cosine with the axis: 1 along it, 0 across it, -1 against it.
     """
