@@ -19,7 +19,7 @@ def command(
     minutes: float = option(3.0, "How many minutes to train.", min=0.05),
     force: bool = option(False, "Train again if there is a finished run.", "--force"),
 ) -> None:
-    """Train, evaluate and try a small LLaMA.  Its text is the documentation inside Python."""
+    """Train a small LLaMA on the documentation inside Python.  Evaluate it, and generate text."""
     from wordloom.progress import TrainingProgress
     from wordloom.run import LanguageModel, load_as
     from wordloom.run.demo import train_demo
