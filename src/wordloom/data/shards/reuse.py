@@ -1,4 +1,4 @@
-"""Write a folder of shards once, and reuse it: one process writes while the others wait."""
+"""Write a folder of derived data once, and reuse it: one process writes while the others wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from filelock import FileLock, Timeout
 
 from wordloom.data.cache import lock_path, locked
-from wordloom.errors import DataError
+from wordloom.errors import DataError, WordloomError
 from wordloom.files import publish_folder
 
 
@@ -18,26 +18,37 @@ class _Reusable(Protocol):
     reused: bool
 
 
-AnyShards = TypeVar("AnyShards", bound=_Reusable)
+Data = TypeVar("Data", bound=_Reusable)
 
 
 def reused_or_written(
-    target: Path, read: Callable[[], AnyShards], write: Callable[[Path], None]
-) -> AnyShards:
-    """Return the shards that ``read()`` reads from ``target``; write them if they are missing or damaged.
+    target: Path,
+    read: Callable[[], Data],
+    write: Callable[[Path], None],
+    *,
+    name: str = "token shards",
+    doing: str = "preparing the same shards",
+    error: type[WordloomError] = DataError,
+) -> Data:
+    """Return the data that ``read()`` reads from ``target``; write it if it is missing or damaged.
 
     ``write(folder)`` fills a temporary folder, which is renamed to ``target``.  A killed run leaves a
     temporary folder, which the next call removes.
 
-    Raises DataError if the folder cannot be written.
+    Args:
+        name: the name of the data in the error.
+        doing: what another run is doing when this one waits for it, for the log.
+        error: the type of the error that ``read`` raises for damaged data.
+
+    Raises ``error`` if the folder cannot be written.
     """
-    if (shards := _existing(target, read)) is not None:
-        return shards
+    if (existing := _existing(target, read, error)) is not None:
+        return existing
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with locked(target, "preparing the same shards"):
-            if (shards := _existing(target, read)) is not None:  # another run wrote it meanwhile
-                return shards
+        with locked(target, doing):
+            if (existing := _existing(target, read, error)) is not None:  # another run wrote it meanwhile
+                return existing
             shutil.rmtree(target, ignore_errors=True)  # damaged
             _remove_left_over(target)
             folder = _temporary(target)
@@ -47,23 +58,23 @@ def reused_or_written(
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
-    except OSError as error:
-        raise DataError(
-            f"cannot write token shards to '{target.parent}': {error.strerror or error}; "
+    except OSError as failure:
+        raise error(
+            f"cannot write {name} to '{target.parent}': {failure.strerror or failure}; "
             "free space there, or choose another folder with WORDLOOM_CACHE"
-        ) from error
+        ) from failure
     return read()
 
 
-def _existing(target: Path, read: Callable[[], AnyShards]) -> AnyShards | None:
+def _existing(target: Path, read: Callable[[], Data], error: type[WordloomError]) -> Data | None:
     if not target.exists():
         return None
     try:
-        shards = read()
-    except DataError:
+        existing = read()
+    except error:
         return None
-    shards.reused = True
-    return shards
+    existing.reused = True
+    return existing
 
 
 def _temporary(target: Path) -> Path:

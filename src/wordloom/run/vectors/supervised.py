@@ -8,7 +8,7 @@ from typing import Any
 from wordloom.data import TokenShards
 from wordloom.data.shards.prepare import SEGMENT
 from wordloom.data.shards.segments import Cutter
-from wordloom.run.vectors.memory import check_memory
+from wordloom.run.vectors.resources import check_memory
 from wordloom.run.vectors.vector_run import VectorRun
 from wordloom.vectors import save_fasttext
 from wordloom.vectors.fasttext.labelled_text import LabelledVocabulary

@@ -15,8 +15,7 @@ from wordloom.files import write_text
 from wordloom.progress import Clock, TrainingProgress
 from wordloom.recipe.vectors import VectorRecipe
 from wordloom.run.folder import RunFolder
-from wordloom.run.vectors.device import vector_device
-from wordloom.run.vectors.memory import check_memory, out_of_memory
+from wordloom.run.vectors.resources import check_memory, out_of_memory, vector_device
 from wordloom.run.vectors.word_corpus import word_corpus
 from wordloom.training.hooks import cut_metrics
 from wordloom.training.stopping import sigterm_interrupts, stop_on_signals
@@ -200,9 +199,7 @@ class VectorRun:
         return shards
 
     def _saved_ids(self) -> dict[str, Any] | None:
-        """Return the ledger's entry on ids: their folder and fingerprint, and the names of the text's
-        files.
-        """
+        """Return the ledger's entry on ids: their folder, their fingerprint and the files of the text."""
         try:
             ledger = json.loads((self.path / "ledger.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):

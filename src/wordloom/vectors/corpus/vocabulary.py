@@ -12,7 +12,8 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,11 +78,48 @@ class VocabularyReport(NamedTuple):
     pruned_below: int
 
 
-class WordVocabulary:
+class WordEncoder:
+    """Takes the place of a tokenizer when a corpus is prepared (:func:`wordloom.data.prepare`).
+
+    Words that have no id are left out.
+
+    Attributes:
+        ids: word -> id, in the order of the ids, which count from 0.
+    """
+
+    ids: dict[str, int]
+    eos_id: int | None = None
+    pad_id = None
+    special_ids: frozenset[int] = frozenset()
+
+    def split_text(self, text: str) -> Iterable[str]:
+        """Return the words of ``text``, including those without an id."""
+        raise NotImplementedError
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.ids)
+
+    def encode_ids(self, text: str, *, specials: Any = "text") -> list[int]:
+        """Return the ids of the words of ``text``, without the words that have none."""
+        return [index for index in map(self.ids.get, self.split_text(text)) if index is not None]
+
+    def encode_batch(self, texts: Sequence[str], *, specials: Any = "text") -> list[list[int]]:
+        """Return :meth:`encode_ids` of each text."""
+        return [self.encode_ids(text) for text in texts]
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return list(self.ids)
+
+    def id_to_token(self, index: int) -> str | None:
+        return self._names[index] if 0 <= index < len(self._names) else None
+
+
+class WordVocabulary(WordEncoder):
     """Words by falling frequency, with ties in alphabetical order; a word's place is its id.
 
-    It takes the place of a tokenizer when a corpus is prepared (:func:`wordloom.data.prepare`).  Words
-    outside the vocabulary are left out, as the published tools do before they form windows.
+    Words outside the vocabulary are left out, as the published tools do before they form windows.
 
     Attributes:
         words: list of V words.
@@ -91,9 +129,6 @@ class WordVocabulary:
         phrases: the passes that join words before they are looked up.
         report: statistics of counting, or None for a vocabulary that was loaded.
     """
-
-    eos_id = pad_id = None
-    special_ids: frozenset[int] = frozenset()
 
     def __init__(
         self,
@@ -207,16 +242,9 @@ class WordVocabulary:
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, split: str, lower: bool) -> WordVocabulary:
         """Read the vocabulary that :meth:`save` wrote; raise VectorError if it is missing or damaged."""
-        folder = Path(folder)
-        try:
-            text = (folder / "vocabulary.tsv").read_text(encoding="utf-8")
-            rows = [line.split("\t") for line in text.split("\n")[:-1]]
+        with reading_rows(folder) as rows:
             words, counts = [word for word, _ in rows], [int(count) for _, count in rows]
-            phrases = read_phrases(folder)
-        except (OSError, ValueError) as error:
-            raise VectorError(
-                f"cannot read the vocabulary in {folder}: {error}; start again with --force"
-            ) from None
+            phrases = read_phrases(Path(folder))
         return cls(words, counts, split=split, lower=lower, phrases=phrases)
 
     def __len__(self) -> int:
@@ -232,10 +260,6 @@ class WordVocabulary:
         """The kind, which decides where a text may be split: a phrase may extend over any place."""
         return "phrases" if self.phrases else "word"
 
-    @property
-    def vocab_size(self) -> int:
-        return len(self.words)
-
     @cached_property
     def fingerprint(self) -> str:
         """The sha256 of everything that determines the encoding."""
@@ -247,17 +271,20 @@ class WordVocabulary:
             digest.update(word.encode("utf-8", "surrogatepass") + b"\n")
         return digest.hexdigest()
 
-    def encode_ids(self, text: str, *, specials: Any = "text") -> list[int]:
-        """Return the ids of the words of ``text`` that are in the vocabulary."""
-        words = split_words(text, split=self.split, lower=self.lower, phrases=self.phrases)
-        return [index for index in map(self.ids.get, words) if index is not None]
+    def split_text(self, text: str) -> list[str]:
+        return split_words(text, split=self.split, lower=self.lower, phrases=self.phrases)
 
-    def encode_batch(self, texts: Sequence[str], *, specials: Any = "text") -> list[list[int]]:
-        """Return :meth:`encode_ids` of each text."""
-        return [self.encode_ids(text) for text in texts]
 
-    def id_to_token(self, index: int) -> str | None:
-        return self.words[index] if 0 <= index < len(self.words) else None
+@contextmanager
+def reading_rows(folder: str | os.PathLike[str]) -> Iterator[list[list[str]]]:
+    """Yield the rows of ``vocabulary.tsv``; turn an error of reading them in the block into VectorError."""
+    try:
+        text = (Path(folder) / "vocabulary.tsv").read_bytes().decode("utf-8")
+        yield [line.split("\t") for line in text.split("\n")[:-1]]
+    except (OSError, ValueError) as error:
+        raise VectorError(
+            f"cannot read the vocabulary in {folder}: {error}; start again with --force"
+        ) from None
 
 
 def _check_split(split: str) -> None:

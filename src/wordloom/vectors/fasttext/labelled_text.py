@@ -10,16 +10,16 @@ import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import VectorError
 from wordloom.files import write_text
+from wordloom.vectors.corpus.vocabulary import WordEncoder, reading_rows
 from wordloom.vectors.fasttext.subwords import END_OF_LINE
 
 LABEL_PREFIX = "__label__"
@@ -28,11 +28,10 @@ _WORD = re.compile("\n|[^ \n\r\t\v\f\0]+")
 _KINDS = ("word", "label", "rare")
 
 
-class LabelledVocabulary:
+class LabelledVocabulary(WordEncoder):
     """V words, L labels and R rare words, with consecutive ids in this order.
 
-    It takes the place of a tokenizer when a corpus is prepared (:func:`wordloom.data.prepare`).  Rare words
-    have no row of their own, but they have character n-grams and are part of word n-grams.
+    Rare words have no row of their own, but they have character n-grams and are part of word n-grams.
 
     Attributes:
         words, labels, rare: lists by falling count, with ties in alphabetical order.
@@ -44,8 +43,6 @@ class LabelledVocabulary:
     """
 
     kind = "word"  # a text may be split between any two words
-    pad_id = None
-    special_ids: frozenset[int] = frozenset()
 
     def __init__(
         self,
@@ -140,7 +137,8 @@ class LabelledVocabulary:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write ``vocabulary.tsv`` with a name, its count and its kind (word, label or rare) in each line."""
-        kinds = [kind for kind in _KINDS for _ in self._named(kind)]
+        named = zip(_KINDS, (self.words, self.labels, self.rare), strict=True)
+        kinds = [kind for kind, names in named for _ in names]
         rows = zip(self.ids, self.counts.tolist(), kinds, strict=True)
         text = "".join(f"{name}\t{count}\t{kind}\n" for name, count, kind in rows)
         write_text(Path(folder) / "vocabulary.tsv", text)
@@ -148,25 +146,12 @@ class LabelledVocabulary:
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, lower: bool, label_prefix: str) -> LabelledVocabulary:
         """Read the vocabulary that :meth:`save` wrote; raise VectorError if it is missing or damaged."""
-        try:
-            text = (Path(folder) / "vocabulary.tsv").read_bytes().decode("utf-8")
-            rows = [line.split("\t") for line in text.split("\n")[:-1]]
+        with reading_rows(folder) as rows:
             words, labels, rare = ([name for name, _, kind in rows if kind == one] for one in _KINDS)
             counts = [int(count) for _, count, _ in rows]
-            return cls(words, labels, rare, counts, lower=lower, label_prefix=label_prefix)
-        except (OSError, ValueError) as error:
-            raise VectorError(
-                f"cannot read the vocabulary in {folder}: {error}; start again with --force"
-            ) from None
-
-    def _named(self, kind: str) -> list[str]:
-        return {"word": self.words, "label": self.labels, "rare": self.rare}[kind]
+        return cls(words, labels, rare, counts, lower=lower, label_prefix=label_prefix)
 
     # -- as a tokenizer --------------------------------------------------------------------------------
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self.ids)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -174,21 +159,9 @@ class LabelledVocabulary:
         head = f"labelled {self.lower} {self.label_prefix} {len(self.words)} {len(self.labels)}\n"
         return hashlib.sha256((head + "\n".join(self.ids)).encode("utf-8", "surrogatepass")).hexdigest()
 
-    def encode_ids(self, text: str, *, specials: Any = "text") -> list[int]:
-        """Return the ids of the known words and labels of ``text``; a line break is ``</s>``."""
-        names = (_normalised(name, self.lower, self.label_prefix) for name in _WORD.findall(text))
-        return [index for index in map(self.ids.get, names) if index is not None]
-
-    def encode_batch(self, texts: Sequence[str], *, specials: Any = "text") -> list[list[int]]:
-        """Return :meth:`encode_ids` of each text."""
-        return [self.encode_ids(text) for text in texts]
-
-    def id_to_token(self, index: int) -> str | None:
-        for kind in _KINDS:
-            if index < len(self._named(kind)):
-                return self._named(kind)[index] if index >= 0 else None
-            index -= len(self._named(kind))
-        return None
+    def split_text(self, text: str) -> Iterator[str]:
+        """Return the words and labels of ``text``; a line break is ``</s>``."""
+        return (_normalised(name, self.lower, self.label_prefix) for name in _WORD.findall(text))
 
 
 def _normalised(name: str, lower: bool, label_prefix: str) -> str:

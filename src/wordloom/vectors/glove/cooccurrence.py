@@ -13,20 +13,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.data.cache import cache_folder, locked
+from wordloom.data.cache import cache_folder
+from wordloom.data.shards.reuse import reused_or_written
 from wordloom.data.shards.storage import TokenShards
 from wordloom.errors import VectorError
-from wordloom.files import sync
 from wordloom.text.cores import cores
 
 VERSION = 1
@@ -157,7 +155,7 @@ def count_cooccurrences(
     """
     from wordloom.vectors.glove.cooccurrence_counting import Counting
 
-    workers = _checked(window, workers, memory_mb)
+    _check_settings(window, workers, memory_mb)
     settings = {
         "vocab_size": shards.vocab_size,
         "window": window,
@@ -167,43 +165,33 @@ def count_cooccurrences(
     }
     identity = json.dumps([VERSION, shards.fingerprint, settings])
     fingerprint = hashlib.sha256(identity.encode()).hexdigest()
-    root = cache_folder(cache) / "cooccurrences"
-    target = root / fingerprint[:32]
+    target = cache_folder(cache) / "cooccurrences" / fingerprint[:32]
     report_progress = progress or (lambda _: None)
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with locked(target, "counting the same co-occurrences"):
-            if (ready := _ready(target)) is not None:
-                return ready
-            with _new_folder(target) as temporary:
-                counting = Counting(
-                    shards, temporary, window=window, both=symmetric, weigh=distance_weighting,
-                    memory=memory_mb * 2**20, workers=workers, seed=seed,
-                    report_progress=lambda *step: report_progress(CooccurrenceProgress(*step)),
-                )  # fmt: skip
-                report = _run(counting, temporary)
-                meta = {"version": VERSION, "fingerprint": fingerprint, **settings}
-                with (temporary / "meta.json").open("w", encoding="utf-8") as file:
-                    json.dump({**meta, "report": report._asdict()}, file, indent=1)
-                    file.flush()
-                    os.fsync(file.fileno())
-    except OSError as error:
-        raise VectorError(
-            f"cannot write co-occurrences to '{root}': {error.strerror or error}; "
-            "free space there, or choose another folder with WORDLOOM_CACHE"
-        ) from error
-    return Cooccurrences(target)
+
+    def write(folder: Path) -> None:
+        folder.mkdir()
+        counting = Counting(
+            shards, folder, window=window, both=symmetric, weigh=distance_weighting,
+            memory=memory_mb * 2**20, workers=workers or cores(), seed=seed,
+            report_progress=lambda *step: report_progress(CooccurrenceProgress(*step)),
+        )  # fmt: skip
+        report = _run(counting, folder)
+        meta = {"version": VERSION, "fingerprint": fingerprint, **settings, "report": report._asdict()}
+        (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+
+    return reused_or_written(
+        target, lambda: Cooccurrences(target), write,
+        name="co-occurrences", doing="counting the same co-occurrences", error=VectorError,
+    )  # fmt: skip
 
 
-def _checked(window: int, workers: int | None, memory_mb: float) -> int:
-    """Check the settings and return the number of threads."""
+def _check_settings(window: int, workers: int | None, memory_mb: float) -> None:
     if window < 1:
         raise VectorError(f"window {window} holds no words; give 1 or more")
     if workers is not None and workers < 1:
         raise VectorError(f"workers {workers} is not allowed; give 1 or more, or leave it out")
     if not 0 < memory_mb < float("inf"):
         raise VectorError(f"memory_mb {memory_mb} is not an amount of memory; give MiB, 1024 for a GiB")
-    return workers or cores()
 
 
 def _run(counting: Any, folder: Path) -> CooccurrenceReport:
@@ -220,31 +208,3 @@ def _run(counting: Any, folder: Path) -> CooccurrenceReport:
         count_seconds=times[1] - times[0],
         shuffle_seconds=times[2] - times[1],
     )
-
-
-def _ready(target: Path) -> Cooccurrences | None:
-    """Return the co-occurrences in ``target``, or None if they are missing or damaged."""
-    if not target.exists():
-        return None
-    try:
-        cached = Cooccurrences(target)
-    except VectorError:
-        return None
-    cached.reused = True
-    return cached
-
-
-@contextmanager
-def _new_folder(target: Path) -> Iterator[Path]:
-    """Yield a new folder that is renamed to ``target`` at the end, and removed after an error."""
-    temporary = target.with_name(f".{target.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
-    temporary.mkdir()
-    try:
-        yield temporary
-        sync(temporary)
-        shutil.rmtree(target, ignore_errors=True)  # a damaged one
-        temporary.rename(target)
-        sync(target.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

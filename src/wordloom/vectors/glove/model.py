@@ -330,12 +330,10 @@ class GloVe:
 def _rows(V: int, dim: int, side: int) -> NDArray[np.float32]:
     """Return rows for the kernels, [V, 2, P], aligned to cache lines, with components and biases of 0."""
     from wordloom.kernels.registers import LANES
+    from wordloom.vectors.word2vec.layout import aligned
 
-    P = -(-(dim + 2) // LANES) * LANES
-    room = np.empty(V * 2 * P + 16, dtype=np.float32)
-    start = (-room.ctypes.data % 64) // 4
-    rows = room[start : start + V * 2 * P].reshape(V, 2, P)
-    rows[:, 0], rows[:, 1] = 0, 1
+    rows = aligned(V, 2, -(-(dim + 2) // LANES) * LANES)
+    rows[:, 1] = 1
     rows[:, 0, dim + 1 - side], rows[:, 1, dim + 1 - side] = 1, _CONSTANT
     return rows
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from numbers import Real
@@ -11,6 +12,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from wordloom.errors import VectorError
 from wordloom.vectors.store.refusals import QuestionError
 from wordloom.vectors.store.word_store import (
     Key,
@@ -300,13 +302,32 @@ class Questions(WordStore):
 
         ``norm`` scales the vectors to length 1 first.  Words without vectors are skipped; the distance is
         infinite if a text has no other words.
-        """
-        from wordloom.vectors.store.movers import movers_distance
 
-        text, other = ([word for word in words if word in self] for words in (document1, document2))
-        if not text or not other:
+        The distance is the lowest total of mass * Euclidean distance that moves the words of one text onto
+        those of the other, where each word has its share of the text as mass (Kusner et al. 2015).  It is
+        solved exactly as a linear program.
+
+        Raises VectorError if the solver fails.
+        """
+        from scipy.optimize import linprog
+        from scipy.sparse import eye_array, kron, vstack
+        from scipy.spatial.distance import cdist
+
+        counted = [Counter(word for word in words if word in self) for words in (document1, document2)]
+        if not all(counted):
             return float("inf")
-        return movers_distance(text, other, lambda word: self.get_vector(word, norm=norm))
+        rows = (np.stack([self.get_vector(word, norm=norm) for word in counts]) for counts in counted)
+        costs: NDArray[np.float64] = cdist(*rows)  # [n, m]
+        n, m = costs.shape
+        outflow = kron(eye_array(n), np.ones((1, m)))  # [n, n * m]: sums over the mass that leaves each word
+        inflow = kron(np.ones((1, n)), eye_array(m))  # [m, n * m]
+        masses = [np.array(list(counts.values())) / counts.total() for counts in counted]
+        solution = linprog(
+            costs.ravel(), A_eq=vstack([outflow, inflow]), b_eq=np.concatenate(masses), method="highs"
+        )
+        if not solution.success:
+            raise VectorError(f"no distance of texts of {n:,} and {m:,} words was found: {solution.message}")
+        return float(solution.fun)
 
     # -- among words -----------------------------------------------------------------------------------
 

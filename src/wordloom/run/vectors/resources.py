@@ -1,9 +1,13 @@
-"""The device that trains word vectors: the CPU's cores with numba kernels, or a GPU with torch."""
+"""The resources of a run of word vectors: the device that trains them, and the memory that they take."""
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import psutil
 import torch
 
 from wordloom.errors import VectorError
@@ -35,3 +39,26 @@ def vector_device(settings: Any) -> tuple[torch.device | None, str]:
             "vectors.device=cpu"
         )
     return device, ""
+
+
+def check_memory(dim: int, rows: int, purpose: str) -> None:
+    """Raise VectorError if ``rows`` vectors of ``dim`` float32 exceed the free memory."""
+    needed, free = 4 * dim * rows, psutil.virtual_memory().available
+    if needed > free:
+        raise VectorError(
+            f"vectors.dim {dim:,} takes {needed:,} bytes of memory ({purpose}), and {free:,} are free; "
+            "lower vectors.dim (--dim)"
+        )
+
+
+@contextmanager
+def out_of_memory(dim: int, setting: str) -> Iterator[None]:
+    """Turn a failed allocation inside the block into VectorError, which suggests lowering ``setting`` too."""
+    try:
+        yield
+    except (MemoryError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+            raise
+        raise VectorError(
+            f"there is no memory for training vectors.dim {dim:,} ({error}); lower it, or {setting}"
+        ) from None
