@@ -42,12 +42,16 @@ def predict(
     print_notes(stopped_notes(model))
     if labelled:
         score = classifier.test(_lines(file), top_k, threshold)
+        precision = None if math.isnan(score.precision) else score.precision
+        notes = _notes(score)
         if json:
-            facts = {**score._asdict(), "precision": _precision(score)}
-            notes = _notes(score)
+            facts = {**score._asdict(), "precision": precision}
             print_json(model=str(model), file=file, k=top_k, threshold=threshold, **facts, notes=notes)
-        else:
-            _print_score(score, top_k)
+            return
+        print(f"N\t{score.examples}")
+        print(f"P@{top_k}\t" + ("nothing was predicted" if precision is None else f"{precision:.4f}"))
+        print(f"R@{top_k}\t{score.recall:.4f}")
+        print_notes(notes)
         return
     for number, line in enumerate(_lines(file), 1):
         answers = classifier.predict(line, top_k, threshold)
@@ -57,10 +61,6 @@ def predict(
             print(" ".join(f"{label} {p:.4f}" for label, p in answers))
 
 
-def _precision(score: LabelScore) -> float | None:
-    return None if math.isnan(score.precision) else score.precision
-
-
 def _notes(score: LabelScore) -> list[str]:
     notes = []
     if score.passed_over:
@@ -68,14 +68,6 @@ def _notes(score: LabelScore) -> list[str]:
     if score.unknown:
         notes.append(f"{score.unknown:,} labels are unknown to the model and are not scored")
     return notes
-
-
-def _print_score(score: LabelScore, top_k: int) -> None:
-    precision = _precision(score)
-    print(f"N\t{score.examples}")
-    print(f"P@{top_k}\t" + ("nothing was predicted" if precision is None else f"{precision:.4f}"))
-    print(f"R@{top_k}\t{score.recall:.4f}")
-    print_notes(_notes(score))
 
 
 def _lines(file: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ with u rows of the outputs U and s(x) = 1 / (1 + exp(-x)) (Joulin et al. 2017, a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,20 +102,17 @@ def _move(tables: Tables, example: Example, changes: tuple[NDArray[Any], NDArray
 
 def run_fast(tables: Tables, known: Known, method: Method, part: Part) -> None:
     """Train in the fast mode on one thread."""
-    for job, rate in enumerate(part.rates):
-        for example in examples(part, job, known, method):
-            if example.rows:
-                _move(tables, example, step(tables, example, method, float(rate)))
+    for example, rate in _lines(range(len(part.rates)), known, method, part):
+        if example.rows:
+            _move(tables, example, step(tables, example, method, rate))
 
 
 def run_deterministic(tables: Tables, known: Known, method: Method, part: Part) -> None:
     """Train deterministically: rows change after one line of every stream."""
     J = len(part.rates)
     streams = [_lines(range(d, J, STREAMS), known, method, part) for d in range(STREAMS)]
-    while streams:
-        now = [next(stream, None) for stream in streams]
-        streams = [scratch for scratch, line in zip(streams, now, strict=True) if line is not None]
-        lines = [line for line in now if line is not None and line[0].rows]
+    for turn in zip_longest(*streams):
+        lines = [line for line in turn if line is not None and line[0].rows]
         steps = [step(tables, example, method, rate) for example, rate in lines]
         for (example, _), changes in zip(lines, steps, strict=True):
             _move(tables, example, changes)

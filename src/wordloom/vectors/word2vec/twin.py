@@ -15,6 +15,7 @@ rows (Bojanowski et al. 2017, arXiv:1607.04606), and it predicts its context.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -185,22 +186,18 @@ class _Reader:
 
 def run_fast(tables: Tables, words: Words, method: Method, part: Part) -> None:
     """Train in the fast mode on one thread."""
-    for job, rate in enumerate(part.rates):
-        result = windows(part, job, words, method)
-        reader = _Reader(result, float(rate), tables, words, method)
-        for i in range(len(result)):
-            _add(tables, reader.take(i))
+    jobs = range(len(part.rates))
+    for changes in _batches(jobs, tables, words, method._replace(batch=1), part):
+        _add(tables, changes)
 
 
 def run_deterministic(tables: Tables, words: Words, method: Method, part: Part) -> None:
     """Train deterministically: rows change after a batch of windows of every stream."""
     J = len(part.rates)
     streams = [_batches(range(d, J, STREAMS), tables, words, method, part) for d in range(STREAMS)]
-    while streams:
-        worked_out = [next(stream, None) for stream in streams]
-        for changes in worked_out:
-            _add(tables, changes or [])
-        streams = [stream for stream, changes in zip(streams, worked_out, strict=True) if changes is not None]
+    for batches in zip_longest(*streams, fillvalue=[]):
+        for changes in batches:
+            _add(tables, changes)
 
 
 def _batches(jobs: range, tables: Tables, words: Words, method: Method, part: Part) -> Iterator[list[Change]]:
