@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from wordloom.data.files.document import Document
     from wordloom.data.files.json import Record
     from wordloom.data.rows.choices import ChoiceRow, choice_rows
-    from wordloom.data.rows.document_texts import texts_of
     from wordloom.data.rows.labelled import LabelledCorpus, LabelledRow, labelled_rows
     from wordloom.data.rows.labelled_documents import LabelledDocuments
     from wordloom.data.rows.ledger import RowLedger
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     from wordloom.data.rows.scored import ScoredCorpus, ScoredRow, scored_rows
     from wordloom.data.rows.squad import Answer, Question, questions
     from wordloom.data.rows.tagged import TaggedText, tag_labels, tagged_texts
+    from wordloom.data.rows.texts import texts_of
     from wordloom.data.sets.catalogue import DATASETS
     from wordloom.data.sets.fetch import fetch, resolve
     from wordloom.data.sets.info import DatasetFile, DatasetInfo
@@ -64,8 +64,7 @@ if TYPE_CHECKING:
     from wordloom.data.shards.prepare import Progress, prepare
     from wordloom.data.shards.storage import TokenShards
     from wordloom.data.text.corpus import Corpus
-    from wordloom.data.text.documents import Piece
-    from wordloom.data.text.reading import documents, pieces, records
+    from wordloom.data.text.documents import Piece, documents, pieces, records
     from wordloom.data.text.sentences import Sentences
 
 _NAMES = {
@@ -85,7 +84,7 @@ _NAMES = {
     "files.document": ("Document",),
     "files.json": ("Record",),
     "rows.choices": ("ChoiceRow", "choice_rows"),
-    "rows.document_texts": ("texts_of",),
+    "rows.texts": ("texts_of",),
     "rows.labelled": ("LabelledCorpus", "LabelledRow", "labelled_rows"),
     "rows.labelled_documents": ("LabelledDocuments",),
     "rows.ledger": ("RowLedger",),
@@ -101,8 +100,7 @@ _NAMES = {
     "shards.prepare": ("Progress", "prepare"),
     "shards.storage": ("TokenShards",),
     "text.corpus": ("Corpus",),
-    "text.documents": ("Piece",),
-    "text.reading": ("documents", "pieces", "records"),
+    "text.documents": ("Piece", "documents", "pieces", "records"),
     "text.sentences": ("Sentences",),
 }
 

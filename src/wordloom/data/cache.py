@@ -1,15 +1,20 @@
-"""The folder of derived and downloaded data, and its locks for writing processes."""
+"""The folder of derived and downloaded data, which one process writes while the others wait."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
+
+from wordloom.errors import DataError, WordloomError
+from wordloom.files import publish_folder
 
 _log = logging.getLogger(__name__)
 
@@ -40,3 +45,83 @@ def locked(target: Path, doing: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+class _Reusable(Protocol):
+    reused: bool
+
+
+Data = TypeVar("Data", bound=_Reusable)
+
+
+def reused_or_written(
+    target: Path,
+    read: Callable[[], Data],
+    write: Callable[[Path], None],
+    *,
+    name: str = "token shards",
+    doing: str = "preparing the same shards",
+    error: type[WordloomError] = DataError,
+) -> Data:
+    """Return the data that ``read()`` reads from ``target``; write it if it is missing or damaged.
+
+    ``write(folder)`` fills a temporary folder, which is renamed to ``target``.  A killed run leaves a
+    temporary folder, which the next call removes.
+
+    Args:
+        name: the name of the data in the error.
+        doing: what another run is doing when this one waits for it, for the log.
+        error: the type of the error that ``read`` raises for damaged data.
+
+    Raises ``error`` if the folder cannot be written.
+    """
+    if (existing := _existing(target, read, error)) is not None:
+        return existing
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with locked(target, doing):
+            if (existing := _existing(target, read, error)) is not None:  # another run wrote it meanwhile
+                return existing
+            shutil.rmtree(target, ignore_errors=True)  # damaged
+            _remove_left_over(target)
+            folder = _temporary(target)
+            try:
+                write(folder)
+                publish_folder(folder, target)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+    except OSError as failure:
+        raise error(
+            f"cannot write {name} to '{target.parent}': {failure.strerror or failure}; "
+            "free space there, or choose another folder with WORDLOOM_CACHE"
+        ) from failure
+    return read()
+
+
+def _existing(target: Path, read: Callable[[], Data], error: type[WordloomError]) -> Data | None:
+    if not target.exists():
+        return None
+    try:
+        existing = read()
+    except error:
+        return None
+    existing.reused = True
+    return existing
+
+
+def _temporary(target: Path) -> Path:
+    return target.with_name(f".{target.name}.tmp")
+
+
+def _remove_left_over(target: Path) -> None:
+    """Remove the temporary folders of killed runs, whose locks nobody holds."""
+    for folder in target.parent.glob(".*.tmp"):
+        if folder == _temporary(target):  # this process holds its lock
+            shutil.rmtree(folder)
+            continue
+        try:
+            with FileLock(lock_path(folder.with_name(folder.name[1 : -len(".tmp")])), timeout=0):
+                shutil.rmtree(folder, ignore_errors=True)
+        except Timeout:
+            continue  # another process is writing it

@@ -17,7 +17,7 @@ from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.metrics.pairwise import cosine_similarity
 
 from wordloom.data import BagVectorizer, DocumentBags, texts_of
-from wordloom.data.rows.document_texts import FILE
+from wordloom.data.rows.texts import FILE
 from wordloom.errors import CheckpointError, DataError
 from wordloom.text import Tokenizer
 

@@ -64,7 +64,6 @@ def test_places_and_fingerprint(counts):
     other.data[0] += 1
     assert batches.fingerprint != BagBatches(other, np.arange(N), order="sequential").fingerprint
     assert batches.fingerprint != BagBatches(counts, np.arange(N)[::-1], order="sequential").fingerprint
-    assert batches.terms_per_sample == pytest.approx(counts.sum() / N)
 
 
 def test_what_makes_no_batches(counts):

@@ -194,8 +194,8 @@ def test_validation_of_its_own(tmp_path: Path) -> None:
 def test_fingerprint_follows_content_and_settings_not_names(tmp_path: Path) -> None:
     for name in ("a", "copy"):
         (tmp_path / name).mkdir()
-    first = parallel(tmp_path / "a").fingerprint
-    assert first == parallel(tmp_path / "copy").fingerprint
+    first = parallel(tmp_path / "a").part_fingerprint("all")
+    assert first == parallel(tmp_path / "copy").part_fingerprint("all")
     table = tmp_path / "p.tsv"
     table.write_text("a\tb\tc\n")
     others = [
@@ -210,7 +210,7 @@ def test_fingerprint_follows_content_and_settings_not_names(tmp_path: Path) -> N
         if n < 4:  # these share their files' names: written anew before each is read
             source, target = (EN, DE) if n == 0 else (DE, [*EN[:-1], "x"] if n == 1 else EN)
             parallel(tmp_path, source, target)
-        prints.append(corpus.fingerprint)
+        prints.append(corpus.part_fingerprint("all"))
     assert len({first, *prints}) == 7
 
 

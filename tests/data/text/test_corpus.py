@@ -154,7 +154,7 @@ def test_fingerprint_follows_content_and_settings_not_names(tmp_path: Path) -> N
     (tmp_path / "other.txt").write_text("same\n\ntexT")
 
     def of(name: str = "a.txt", **settings) -> str:
-        return Corpus(sources=tmp_path / name, **settings).fingerprint
+        return Corpus(sources=tmp_path / name, **settings).part_fingerprint("all")
 
     assert of() == of() == of("copy.txt") == of("a.md")
     different = [
@@ -164,7 +164,7 @@ def test_fingerprint_follows_content_and_settings_not_names(tmp_path: Path) -> N
         of(split="hash"),
         of(validation_fraction=0.2),
         of(field="body"),
-        Corpus(sources=[tmp_path / "a.txt", tmp_path / "copy.txt"]).fingerprint,
+        Corpus(sources=[tmp_path / "a.txt", tmp_path / "copy.txt"]).part_fingerprint("all"),
     ]
     assert len({of(), *different}) == 8
 
@@ -183,6 +183,6 @@ def test_changing_validation_files_leaves_the_training_part_as_it_is(tmp_path: P
 def test_standard_input_can_be_gone_through_more_than_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"0123456789")))
     corpus = Corpus(sources="-")
-    assert len(corpus.fingerprint) == 64
+    assert len(corpus.part_fingerprint("all")) == 64
     assert texts(corpus, "train") + texts(corpus, "validation") == ["012345678", "9"]
     assert next(corpus.documents()).source == "-"

@@ -19,7 +19,7 @@ import wordloom
 from wordloom.cli import app
 from wordloom.data.batches.labelled import LabelBatch
 from wordloom.data.batches.sequences import Sequences
-from wordloom.data.rows.groups import text_numbers
+from wordloom.data.rows.scored import text_numbers
 from wordloom.errors import CheckpointError, DataError, RecipeError
 from wordloom.recipe import load_recipe
 from wordloom.run import train

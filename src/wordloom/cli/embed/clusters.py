@@ -17,7 +17,7 @@ from wordloom.cli.vectors.output import new_table, print_json, print_notes
 from wordloom.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
-    from wordloom.data.rows.lines import PlacedText
+    from wordloom.data.rows.texts import PlacedText
     from wordloom.run.models.clusters import Clusters
 
 OPTIONS = ("cluster_method", "plot", "projection", "seed", "label_column", "json")  # of it alone
@@ -50,7 +50,7 @@ class Grouping:
     def of(cls, source: str, *, label_column: str | None, reading: dict[str, Any], **asked: Any) -> Grouping:
         """Read the texts and check them before any vector is computed.
 
-        ``reading`` are settings of :func:`wordloom.data.rows.lines.placed_texts`.  Raises DataError as
+        ``reading`` are settings of :func:`wordloom.data.rows.texts.placed_texts`.  Raises DataError as
         :func:`wordloom.run.models.clusters.check_texts` does.
         """
         from wordloom.inspect.cluster_plots import check_plane
@@ -186,7 +186,7 @@ def _read(
 ) -> tuple[list[PlacedText], list[str] | None]:
     """Return the texts, and the labels if a label column or a named set is given."""
     from wordloom.data import labelled_rows
-    from wordloom.data.rows.lines import PlacedText, placed_texts
+    from wordloom.data.rows.texts import PlacedText, placed_texts
     from wordloom.data.sets.fetch import names_dataset
 
     named = names_dataset(source) and not Path(source).exists()

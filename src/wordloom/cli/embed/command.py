@@ -21,7 +21,7 @@ from wordloom.cli.vectors.output import ROWS, opened
 from wordloom.errors import VectorError
 
 if TYPE_CHECKING:
-    from wordloom.data.rows.lines import PlacedText
+    from wordloom.data.rows.texts import PlacedText
 
 _SIF = ("a", "counts", "fit_on", "component", "save_component")
 _WORDS = ("method", "split", "cased", "no_phrases", "rows", *_SIF)  # options for word vectors
@@ -125,7 +125,7 @@ def command(
     json: options.JSON = False,
 ) -> None:
     """Turn texts or tokens into vectors, or cluster texts."""
-    from wordloom.data.rows.lines import placed_texts
+    from wordloom.data.rows.texts import placed_texts
 
     refuse_existing(out, save_component, plot=plot, force=force)
     _check_vectors(model)

@@ -12,7 +12,7 @@ from wordloom.cli.embed.output import Output, output_file
 from wordloom.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from wordloom.data.rows.lines import PlacedText
+    from wordloom.data.rows.texts import PlacedText
     from wordloom.run import Embedder
     from wordloom.run.models.embedder import EmbedLedger, TokenVectors
 

@@ -15,11 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wordloom.data.batches.order import Purpose, keyed
-from wordloom.data.batches.samples import (
+from wordloom.data.batches.order import (
+    Purpose,
     check_seed,
     document_names,
     in_epochs,
+    keyed,
     sample_numbers,
     settings_fingerprint,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -51,7 +50,7 @@ class ChoiceBatches(LabelBatches):
         rows: the tokens of :func:`choice_tokens`.
         segments: whether the model has segments, which mark the second text.
         pad_id: the id behind the end of a row.
-        order: that of :class:`LabelBatches`, or ``"length"``: the shortest questions first.
+        order: that of :class:`LabelBatches`.
     """
 
     def __init__(
@@ -75,14 +74,8 @@ class ChoiceBatches(LabelBatches):
         flat = np.zeros(len(rows.lengths), np.int64)
         self._rows = MarkedLabelBatches(rows, flat, segments=segments, pad_id=pad_id, order="sequential")
 
-    def rows(self, start: int, count: int) -> NDArray[np.int64]:
-        """Return the question number of each sample: [count]."""
-        rows = super().rows(start, count)
-        return self._shortest_first[rows] if self.order == "length" else rows
-
-    @cached_property
-    def _shortest_first(self) -> NDArray[np.int64]:
-        return np.argsort(self._longest * self._choices, kind="stable")
+    def _sizes(self) -> NDArray[np.int64]:
+        return self._longest * self._choices
 
     def _inputs(self, rows: NDArray[np.int64]) -> MarkedInputs:  # type: ignore[override]
         counts, begins = self._choices[rows][:, None], self._begins[rows][:, None]

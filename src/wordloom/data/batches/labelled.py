@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wordloom.data.batches.samples import check_seed, in_epochs, sample_numbers
+from wordloom.data.batches.order import check_seed, in_epochs, sample_numbers
 from wordloom.errors import DataError
 
 _PASS = 1 << 14  # rows of a pass over all of them
@@ -58,7 +58,7 @@ class LabelBatches:
         places: of each row, for error reports.
         seed: decides the order; 0 <= seed < 2**63.
         order: ``"permutation"``: each epoch visits all rows once, in its own order.  ``"sequential"``: in
-            the order of the rows.
+            the order of the rows.  ``"length"``: the shortest rows first, for little padding.
 
     Raises:
         DataError: no rows, a seed out of range.
@@ -87,12 +87,17 @@ class LabelBatches:
 
     def rows(self, start: int, count: int) -> NDArray[np.int64]:
         """Return the row number of each sample: [count]."""
-        return self._ordered(sample_numbers(start, count))
+        rows = self._ordered(sample_numbers(start, count))
+        return self._shortest_first[rows] if self.order == "length" else rows
 
     def _ordered(self, sample: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return the row number of each of ``sample``, the numbers of samples."""
         permuted = self.order == "permutation"
         return in_epochs(sample, self.samples_per_epoch, self.seed, permuted=permuted)[1].astype(np.int64)
+
+    @cached_property
+    def _shortest_first(self) -> NDArray[np.int64]:
+        return np.argsort(self._sizes(), kind="stable")
 
     def passes(self) -> Iterator[tuple[int, int]]:
         """Yield ``start, count`` of batches that cover all rows once, as large as a forward pass may be."""
@@ -114,6 +119,10 @@ class LabelBatches:
         return digest.hexdigest()
 
     def _inputs(self, rows: NDArray[np.int64]) -> tuple[Tensor, ...]:
+        raise NotImplementedError
+
+    def _sizes(self) -> NDArray[np.int64]:
+        """Return the size of each row, by which the order ``"length"`` sorts."""
         raise NotImplementedError
 
     def _identity(self) -> tuple[list[int], tuple[NDArray[Any], ...]]:
@@ -145,7 +154,6 @@ class BagBatches(LabelBatches):
         if counts.shape[0] and counts.shape[0] != len(targets):
             raise DataError(f"{counts.shape[0]} rows have {len(targets)} targets; give one for each")
         super().__init__(targets, places=places, seed=seed, order=order)
-        self.terms_per_sample = float(counts.data.sum()) / counts.shape[0]
         self._ids: NDArray[np.int32] = counts.indices.astype(np.int32, copy=False)
         self._counts: NDArray[np.float32] = counts.data.astype(np.float32)
         self._offsets: NDArray[np.int64] = counts.indptr.astype(np.int64)

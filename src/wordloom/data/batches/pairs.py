@@ -18,8 +18,15 @@ from torch import Tensor
 
 from wordloom.data.batches.buckets import make_buckets, runs
 from wordloom.data.batches.causal import IGNORE
-from wordloom.data.batches.order import Purpose, keyed, permute
-from wordloom.data.batches.samples import check_seed, in_epochs, sample_numbers, settings_fingerprint
+from wordloom.data.batches.order import (
+    Purpose,
+    check_seed,
+    in_epochs,
+    keyed,
+    permute,
+    sample_numbers,
+    settings_fingerprint,
+)
 from wordloom.data.shards.ledger import Ledger
 from wordloom.data.shards.pairs import SIDES, PairShards
 from wordloom.data.shards.storage import TokenShards

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice, pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -119,7 +118,7 @@ class SequenceLabelBatches(LabelBatches):
     Args:
         rows: the tokens.
         pad_id: the id behind the end of a row.
-        order: that of :class:`LabelBatches`, or ``"length"``: the shortest rows first, for little padding.
+        order: that of :class:`LabelBatches`.
         alike: with ``"permutation"``, the size of groups of samples of similar length. 16 groups are sorted
             by length together, and then permuted.
 
@@ -152,9 +151,7 @@ class SequenceLabelBatches(LabelBatches):
     def rows(self, start: int, count: int) -> NDArray[np.int64]:
         """Return the row number of each sample: [count]."""
         rows = super().rows(start, count)
-        if self.order == "length":
-            return self._shortest_first[rows]
-        if self.order == "sequential" or self.alike == 1:
+        if self.order != "permutation" or self.alike == 1:
             return rows
         pool, stop = _POOL * self.alike, start + count
         parts = [self._pool(at, at + pool) for at in range(start - start % pool, stop, pool)]
@@ -180,9 +177,8 @@ class SequenceLabelBatches(LabelBatches):
         arranged[np.argsort(turn[group], kind="stable")] = rows
         return arranged
 
-    @cached_property
-    def _shortest_first(self) -> NDArray[np.int64]:
-        return np.argsort(self._lengths, kind="stable")
+    def _sizes(self) -> NDArray[np.int64]:
+        return self._lengths
 
     def _inputs(self, rows: NDArray[np.int64]) -> Sequences:
         lengths = self._lengths[rows]
@@ -204,7 +200,7 @@ class TextGroupBatches(LabelBatches):
 
     Args:
         texts: the texts of all rows, one row after another.
-        targets: [N, K] the numbers that :func:`~wordloom.data.rows.groups.text_numbers` gives, or [N] scores.
+        targets: [N, K] the numbers that :func:`~wordloom.data.rows.scored.text_numbers` gives, or [N] scores.
         pad_id: the id behind the end of a text.
     """
 

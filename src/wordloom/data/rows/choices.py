@@ -22,7 +22,7 @@ from wordloom.data.files.json import json_objects, json_type, missing_field, val
 from wordloom.data.files.source import Format, Source, Sources
 from wordloom.data.files.stream import EncodingErrors, Meter, check_errors
 from wordloom.data.files.table import csv_rows
-from wordloom.data.rows.task_files import JSON, task_files
+from wordloom.data.sets.expand import JSON, task_files
 from wordloom.errors import DataError, position
 
 _FORMATS: dict[str, Format] = {".csv": "csv", **JSON}

@@ -320,14 +320,12 @@ def tables(sources: Sources, *, lists: bool = False, scored: bool = False) -> li
 
 
 def columns_of(file: Source, default: ColumnChoice | None = None) -> Columns:
-    """Return the columns of a named data set, else those of ``default``, else the usual ones."""
+    """Return the columns of a named data set, else those of ``default`` if ``file`` can have them, else the
+    usual ones."""
     if file.columns is not None:
         return file.columns
-    return DEFAULT_COLUMNS if default is None else _fitting(default, file)
-
-
-def _fitting(default: ColumnChoice, file: Source) -> Columns:
-    """Return the columns of ``default`` if ``file`` can have them, else the usual ones."""
+    if default is None:
+        return DEFAULT_COLUMNS
     if file.format == "text":
         return Columns(DEFAULT_COLUMNS.texts, FILE)
     texts = DEFAULT_COLUMNS.texts if default.text is None else columns_in(default.text)

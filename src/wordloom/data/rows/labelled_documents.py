@@ -14,7 +14,7 @@ from typing import Any
 
 from wordloom.data.files.document import Document
 from wordloom.data.files.source import Source
-from wordloom.data.files.stream import EncodingErrors, Meter
+from wordloom.data.files.stream import Meter
 from wordloom.data.rows.labelled import FILE, LabelledCorpus, LabelledRow, sorted_labels, tables, unseen_label
 from wordloom.data.text.corpus import EMPTY, Part, Tally
 from wordloom.data.text.documents import Piece
@@ -34,18 +34,8 @@ class LabelledDocuments:
 
     def __init__(self, rows: LabelledCorpus) -> None:
         self.rows = rows
-
-    @property
-    def encoding_errors(self) -> EncodingErrors:
-        return self.rows.encoding_errors
-
-    @property
-    def split(self) -> str:
-        return self.rows.split
-
-    @property
-    def validation_fraction(self) -> float:
-        return self.rows.validation_fraction
+        self.encoding_errors, self.split = rows.encoding_errors, rows.split
+        self.validation_fraction = rows.validation_fraction
 
     @cached_property
     def labels(self) -> tuple[str, ...]:

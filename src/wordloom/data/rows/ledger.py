@@ -1,8 +1,10 @@
-"""The report on a set of rows: how many were read, truncated and left out."""
+"""The report on a set of rows: how many were read, truncated and left out, and a hash of the rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -29,6 +31,25 @@ _COUNTS = {
     "beside": "rows are not data.positive; only their scores are compared",
     "shared": "rows share a text with another row",
 }
+
+
+class RowDigest:
+    """SHA-256 of the texts and answers of rows, in order; ``str`` gives its first 8 digits.
+
+    It does not depend on the tokenizer.  Scores are comparable only if the hashes of their rows are equal.
+    """
+
+    def __init__(self, rows: Iterable[object] = ()) -> None:
+        self._hash = hashlib.sha256()
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: object) -> None:
+        """Add a row of plain values."""
+        self._hash.update(json.dumps(row).encode() + b"\n")
+
+    def __str__(self) -> str:
+        return self._hash.hexdigest()[:8]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -199,11 +199,6 @@ class PairCorpus:
 
     # ----------------------------------------------------------------------------------- identity
 
-    @property
-    def fingerprint(self) -> str:
-        """sha256 over the raw bytes of all files and every setting that changes texts or split."""
-        return self.part_fingerprint("all")
-
     def part_fingerprint(self, part: Part) -> str:
         """Return the SHA-256 of the files of ``part``, in order and without names, and of its settings."""
         settings: dict[str, Any] = {

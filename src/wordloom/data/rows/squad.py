@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 from wordloom.data.files.json import json_objects, json_type, parse_json, valid_text
 from wordloom.data.files.source import Source, Sources
 from wordloom.data.files.stream import EncodingErrors, blocks, decode
-from wordloom.data.rows.task_files import JSON, task_files
+from wordloom.data.sets.expand import JSON, task_files
 from wordloom.errors import DataError, did_you_mean, position
 
 MOVED = "answer(s) taken where they stand nearest to their answer_start"

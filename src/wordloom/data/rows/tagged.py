@@ -22,7 +22,7 @@ from wordloom.data.files.json import json_objects, text_list
 from wordloom.data.files.source import COMPRESSIONS, Columns, Format, Source, Sources
 from wordloom.data.files.stream import EncodingErrors, Meter, check_errors, numbered_lines
 from wordloom.data.rows.labelled import Column, ColumnChoice, columns_in, sorted_labels
-from wordloom.data.rows.task_files import JSON, task_files
+from wordloom.data.sets.expand import JSON, task_files
 from wordloom.errors import DataError, did_you_mean, position
 
 DOCSTART = "-DOCSTART- line(s), which are no words"

@@ -24,10 +24,12 @@ from wordloom.data.files.source import (
     suffixes,
 )
 from wordloom.data.sets.catalogue import DATASETS
-from wordloom.data.sets.fetch import names_dataset, resolve
+from wordloom.data.sets.fetch import files_of, local_files, names_dataset, resolve
 from wordloom.errors import DataError, did_you_mean
 
 _log = logging.getLogger(__name__)
+
+JSON: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +96,27 @@ def expand(
         raise DataError("'-' is given twice; standard input can be read once")
     report_repeated(files)
     return files
+
+
+def task_files(sources: Sources, formats: Mapping[str, Format], *, task: str, stdin: str) -> list[Source]:
+    """Return the files that ``sources`` stand for; see :func:`expand`.
+
+    Args:
+        formats: the format of each suffix that is read, before that of a compression.
+        task: the word that the task of a named data set must hold.
+        stdin: the suffix that ``"-"`` is read as.
+
+    Raises DataError as :func:`expand`, and for a data set made for another task.
+    """
+
+    def named(item: str) -> list[Source]:
+        info = files_of(item)[0]
+        if task not in info.task:
+            raise DataError(f"'{item}' is for {info.task} ({info.layout}), not for {task}")
+        known = Accepts(formats={**formats, ".zip": info.format or "text"})
+        return [known.source(str(path)) for path in local_files(item)]
+
+    return expand(sources, Accepts(formats=formats, stdin=stdin, named=named))
 
 
 def report_repeated(files: Iterable[Source]) -> None:

@@ -136,15 +136,9 @@ def fetch(
 
     Raises DataError as :func:`files_of`, without a network, and for a truncated file or another hash.
     """
-    info = files_of(given)[0] if "/" in given else _info(given)
-    files = files_of(given)[2] if "/" in given else info.files
+    whole_set = given in DATASETS and DATASETS[given].parts
+    files = DATASETS[given].files if whole_set else files_of(given)[2]
     return [_fetch(given, file, cache, progress) for file in files]
-
-
-def _info(name: str) -> DatasetInfo:
-    if name not in DATASETS or not DATASETS[name].parts:
-        files_of(name)  # raises with the reason
-    return DATASETS[name]
 
 
 def _fetch(
@@ -204,12 +198,9 @@ def _download(given: str, file: DatasetFile, target: Path) -> Path:
             "it is damaged or was changed, and was not kept"
         ) from error
     except OSError as error:  # requests' errors are among them
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
-            f"data set '{given}': {file.url} cannot be downloaded ({_one_line(error)}); check the network, "
+            f"data set '{given}': {file.url} cannot be downloaded ({reason[:160]}); check the network, "
             f"or put the file at '{file.path}' in the folder that $WORDLOOM_DATA names"
         ) from error
     return target
-
-
-def _one_line(error: BaseException) -> str:
-    return (" ".join(str(error).split()) or type(error).__name__)[:160]

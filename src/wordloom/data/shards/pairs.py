@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.data.cache import cache_folder
+from wordloom.data.cache import cache_folder, reused_or_written
 from wordloom.data.files.stream import Meter
 from wordloom.data.rows.pairs import Pair, PairCorpus
 from wordloom.data.shards.ledger import Ledger
@@ -39,7 +39,6 @@ from wordloom.data.shards.prepare import (
     encode_all,
     numbered,
 )
-from wordloom.data.shards.reuse import reused_or_written
 from wordloom.data.shards.storage import ShardWriter, TokenShards, read_meta
 from wordloom.data.text.corpus import Part, Tally
 from wordloom.errors import DataError

@@ -16,14 +16,12 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.data.cache import cache_folder
+from wordloom.data.cache import cache_folder, reused_or_written
 from wordloom.data.files.source import Source
 from wordloom.data.files.stream import Meter
 from wordloom.data.rows.labelled_documents import LabelledDocuments
-from wordloom.data.shards.accountant import Accountant, Segment
 from wordloom.data.shards.ledger import Ledger
-from wordloom.data.shards.reuse import reused_or_written
-from wordloom.data.shards.segments import Cutter, cut_rule
+from wordloom.data.shards.segments import Accountant, Cutter, Segment, cut_rule
 from wordloom.data.shards.storage import VERSION, ShardWriter, TokenShards
 from wordloom.data.text.corpus import Corpus, Part, Tally
 from wordloom.data.text.sentences import Sentences

@@ -168,13 +168,8 @@ class Corpus:
 
     # ----------------------------------------------------------------------------------- identity
 
-    @property
-    def fingerprint(self) -> str:
-        """The sha256 of the raw bytes of all files and of every setting that changes text or split."""
-        return self.part_fingerprint("all")
-
     def part_fingerprint(self, part: Part) -> str:
-        """Return the :attr:`fingerprint` of one part; it depends on the order of files, not their names."""
+        """Return the SHA-256 of the files of ``part``, in order and without names, and of its settings."""
         files = [
             {
                 "sha256": source_hash(source, self._hashes),

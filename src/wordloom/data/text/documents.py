@@ -1,4 +1,4 @@
-"""Read documents from files: plain text, JSON, Parquet, Wikipedia dumps, the Brown corpus.
+"""Read documents from the sources that a user names: text, JSON, Parquet, Wikipedia dumps, the Brown corpus.
 
 A long document arrives in *pieces*, so that a file of any size needs little memory.  Readers drop only rows
 that a format does not count as documents (blank lines of a ``.jsonl``, redirects of a Wikipedia dump), and
@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, AnyStr, NamedTuple
 
 from wordloom.data.files.document import Document
-from wordloom.data.files.json import fields_or_words
+from wordloom.data.files.json import Record, fields_or_words, json_objects
 from wordloom.data.files.parquet import parquet_rows
-from wordloom.data.files.source import Fields, Source
+from wordloom.data.files.source import Fields, Source, Sources
 from wordloom.data.files.stream import (
     BLOCK,
     ENCODING_ERRORS,
@@ -24,6 +24,7 @@ from wordloom.data.files.stream import (
     split_lines,
     text_blocks,
 )
+from wordloom.data.sets.expand import expand
 from wordloom.data.text.brown import brown_texts
 from wordloom.data.text.wiki import wikipedia_texts
 from wordloom.errors import DataError, did_you_mean
@@ -44,7 +45,76 @@ class Piece(NamedTuple):
     prefix: str = ""
 
 
-def check_settings(separator: str | None, encoding_errors: str) -> None:
+def documents(
+    sources: Sources,
+    *,
+    field: Fields = "text",
+    separator: str | None = None,
+    encoding_errors: EncodingErrors = "strict",
+    bytes_allowed: bool = True,
+) -> Iterator[Document]:
+    """Yield every document of ``sources``, in order, with the empty ones.
+
+    Args:
+        sources: files, folders, globs, ``"-"`` (stdin) or named data sets; see
+            :func:`~wordloom.data.sets.expand.expand`.
+        field: field of the text in a ``.jsonl`` or ``.json`` object, or column in a ``.parquet``.  Several
+            fields are joined by one space.
+        separator: end of a document in plain text: ``"line"``, ``"blank-line"``, or the text of a line, such
+            as ``<|endoftext|>``.  The line break before it belongs to the separator.  None: a file is a
+            document.
+        encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` reads U+FFFD, and ``"bytes"``
+            returns the raw bytes of text files.
+        bytes_allowed: allow error messages to advise ``"bytes"``.
+
+    A named data set's own ``field`` and ``separator`` replace the defaults.
+
+    Raises DataError, with file and place, for a missing file, a glob without a match, binary or wrongly
+    encoded text, a bad JSON line, a missing field and truncated compression.
+    """
+    reading: dict[str, Any] = {"field": field, "separator": separator, "encoding_errors": encoding_errors}
+    yield from joined(pieces(sources, bytes_allowed=bytes_allowed, **reading))
+
+
+def pieces(
+    sources: Sources,
+    *,
+    field: Fields = "text",
+    separator: str | None = None,
+    encoding_errors: EncodingErrors = "strict",
+    tally: Counter[str] | None = None,
+    meter: Meter | None = None,
+    workers: int | None = None,
+    bytes_allowed: bool = True,
+) -> Iterator[Piece]:
+    """Yield the documents of :func:`documents`; those longer than about 1 MiB come in several pieces.
+
+    See :func:`read_pieces` for ``tally``, ``meter`` and ``workers``.
+    """
+    _check_settings(separator, encoding_errors)  # before the sources are expanded
+    yield from read_pieces(
+        expand(sources),
+        field=field,
+        separator=separator,
+        encoding_errors=encoding_errors,
+        tally=tally,
+        meter=meter,
+        workers=workers,
+        bytes_allowed=bytes_allowed,
+    )
+
+
+def records(
+    sources: Sources, *, encoding_errors: EncodingErrors = "strict", meter: Meter | None = None
+) -> Iterator[Record]:
+    """Yield the JSON objects of ``.jsonl`` files and ``.json`` lists, for tasks with several fields."""
+    for file in expand(sources):
+        if file.format not in ("jsonl", "json"):
+            raise DataError(f"{file.name}: holds no JSON objects; allowed: .jsonl, or .json with a list")
+        yield from json_objects(file, encoding_errors, meter)
+
+
+def _check_settings(separator: str | None, encoding_errors: str) -> None:
     """Raise DataError for a setting of :func:`read_pieces` that is not allowed."""
     if encoding_errors not in ENCODING_ERRORS:
         hint = did_you_mean(str(encoding_errors), ENCODING_ERRORS)
@@ -69,11 +139,11 @@ def read_pieces(
 ) -> Iterator[Piece]:
     """Yield the documents of ``files``; those longer than about 1 MiB come in several pieces.
 
-    ``field``, ``separator``, ``encoding_errors`` and ``bytes_allowed`` are those of
-    :func:`~wordloom.data.documents`.  ``tally`` counts dropped rows by reason, and ``meter`` the bytes read.
+    ``field``, ``separator``, ``encoding_errors`` and ``bytes_allowed`` are those of :func:`documents`.
+    ``tally`` counts dropped rows by reason, and ``meter`` the bytes read.
     ``workers`` is the number of processes that strip Wikipedia mark-up (default: one per processor).
     """
-    check_settings(separator, encoding_errors)
+    _check_settings(separator, encoding_errors)
     tally = Counter() if tally is None else tally
     for file in files:
         where = file.field if field == "text" else field

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from wordloom.data.files.source import Source
-from wordloom.data.files.stream import EncodingErrors, Meter
+from wordloom.data.files.stream import Meter
 from wordloom.data.text.corpus import Corpus, Part, Tally
 from wordloom.data.text.documents import Piece
 from wordloom.errors import DataError, did_you_mean
@@ -51,21 +51,11 @@ class Sentences:
         if corpus.encoding_errors == "bytes":
             raise DataError("encoding_errors 'bytes' gives no text to find sentences in; use 'replace'")
         self.corpus, self.rule = corpus, rule
+        self.encoding_errors, self.split = corpus.encoding_errors, corpus.split
+        self.validation_fraction = corpus.validation_fraction
         self.note = "each document is cut into sentences by " + (
             "its lines" if rule == "line" else "its punctuation and blank lines"
         )
-
-    @property
-    def encoding_errors(self) -> EncodingErrors:
-        return self.corpus.encoding_errors
-
-    @property
-    def split(self) -> str:
-        return self.corpus.split
-
-    @property
-    def validation_fraction(self) -> float:
-        return self.corpus.validation_fraction
 
     @property
     def skipped(self) -> Sequence[str]:

@@ -20,9 +20,9 @@ from wordloom.data.files.stream import EncodingErrors
 from wordloom.data.rows.choices import ChoiceRow, choice_rows
 from wordloom.data.rows.labelled import Column, LabelledCorpus
 from wordloom.data.rows.labelled_documents import LabelledDocuments, label_token
-from wordloom.data.rows.lines import is_table
 from wordloom.data.rows.squad import Question
 from wordloom.data.rows.tagged import TaggedText, tagged_texts, word_columns
+from wordloom.data.rows.texts import is_table
 from wordloom.errors import CheckpointError, DataError, EvaluationError
 from wordloom.evaluate import Scores, lambada, passages, perplexity
 from wordloom.evaluate.score import perplexity_of

@@ -12,9 +12,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from wordloom.data.rows.choices import ChoiceRow, choice_rows
 from wordloom.data.rows.labelled import Column, columns_in
-from wordloom.data.rows.lines import PlacedText, is_table, placed_texts
 from wordloom.data.rows.squad import Question, asked
 from wordloom.data.rows.tagged import has_words, tagged_texts
+from wordloom.data.rows.texts import PlacedText, is_table, placed_texts
 from wordloom.errors import DataError
 from wordloom.evaluate.answers import Found
 from wordloom.run.checkpoint.contents import Checkpoint, Reporter

@@ -9,7 +9,7 @@ from typing import Any
 
 from wordloom.data import Corpus
 from wordloom.data.files.source import Source
-from wordloom.data.rows.document_texts import FILE, refuse_file_separator
+from wordloom.data.rows.texts import FILE, refuse_file_separator
 from wordloom.data.sets.expand import expand
 from wordloom.data.shards.prepare import SEGMENT
 from wordloom.data.shards.segments import Cutter

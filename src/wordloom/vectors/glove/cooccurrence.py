@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.data.cache import cache_folder
-from wordloom.data.shards.reuse import reused_or_written
+from wordloom.data.cache import cache_folder, reused_or_written
 from wordloom.data.shards.storage import TokenShards
 from wordloom.errors import VectorError
 from wordloom.text.cores import cores

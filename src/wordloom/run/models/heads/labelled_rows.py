@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.data.rows.digest import RowDigest
 from wordloom.data.rows.labelled import REPEATED, CorpusPart, LabelledCorpus, refuse_empty, unseen_label
-from wordloom.data.rows.ledger import RowLedger
+from wordloom.data.rows.ledger import RowDigest, RowLedger
 from wordloom.errors import RecipeError, position
 from wordloom.run.models.heads.head import Place, ReadRows
 from wordloom.run.models.text_readers import ReadTexts, TextReader
