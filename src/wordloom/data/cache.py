@@ -27,15 +27,15 @@ def cache_folder(folder: str | os.PathLike[str] | None = None) -> Path:
     return Path(folder).expanduser()
 
 
-def lock_path(target: Path) -> Path:
+def _lock_path(target: Path) -> Path:
     """Return the lock file beside the folder ``target``."""
     return target.with_name(f".{target.name}.lock")
 
 
 @contextmanager
-def locked(target: Path, doing: str) -> Iterator[None]:
+def _locked(target: Path, doing: str) -> Iterator[None]:
     """Hold the lock of ``target``; a process that waits logs that another run is ``doing`` it."""
-    lock = FileLock(lock_path(target))
+    lock = FileLock(_lock_path(target))
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -79,7 +79,7 @@ def reused_or_written(
         return existing
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with locked(target, doing):
+        with _locked(target, doing):
             if (existing := _existing(target, read, error)) is not None:  # another run wrote it meanwhile
                 return existing
             shutil.rmtree(target, ignore_errors=True)  # damaged
@@ -121,7 +121,7 @@ def _remove_left_over(target: Path) -> None:
             shutil.rmtree(folder)
             continue
         try:
-            with FileLock(lock_path(folder.with_name(folder.name[1 : -len(".tmp")])), timeout=0):
+            with FileLock(_lock_path(folder.with_name(folder.name[1 : -len(".tmp")])), timeout=0):
                 shutil.rmtree(folder, ignore_errors=True)
         except Timeout:
             continue  # another process is writing it
