@@ -13,9 +13,10 @@ Decorators, by what the compiler may do with the arithmetic and by where the cod
     routine     on disk     a program with the arithmetic of ``leaf``
     exact_routine  on disk  a program with the arithmetic of ``exact``
 
-Inlined functions are inlined by force.  Otherwise a process that compiles and a process that reads code from
-disk would link different copies of a function, whose sums round differently, and a run resumed in a second
-process would not end with the bits of an uninterrupted one.
+Every function is inlined by force into the kernels that call it, also one that has code of its own on disk.
+Otherwise a process that compiles and a process that reads code from disk would link different copies of a
+function, whose sums round differently, and a run resumed in a second process would not end with the bits of
+an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -153,6 +154,6 @@ def _contents(file: Path, _changed: int, _size: int) -> tuple[bytes, tuple[str, 
     return hashlib.sha256(source).digest(), tuple(dict.fromkeys(names))
 
 
-program: Any = compiled(nogil=True, error_model="numpy")
-routine: Any = compiled(nogil=True, fastmath=_SUMS, error_model="numpy")
-exact_routine: Any = compiled(nogil=True, fastmath={"contract"}, error_model="numpy")
+program: Any = compiled(nogil=True, error_model="numpy", forceinline=True)
+routine: Any = compiled(nogil=True, fastmath=_SUMS, error_model="numpy", forceinline=True)
+exact_routine: Any = compiled(nogil=True, fastmath={"contract"}, error_model="numpy", forceinline=True)
