@@ -1,4 +1,4 @@
-"""Decoding gives the same bits in the process that compiles the programs and in one that reads them from disk."""
+"""Decoding gives the same bits with programs just compiled and with programs read from disk."""
 
 from __future__ import annotations
 
