@@ -3,9 +3,9 @@
 ::
 
     corpus/      the vocabulary, phrases such as new_york, and the rules that turn text into words
-    word2vec/    the trainer, its compiled kernels and their NumPy twin, and a trainer in torch for a GPU
+    word2vec/    the trainer, its compiled kernels, and a trainer in torch for a GPU
     fasttext/    character n-grams, vectors for unseen words, and the trainer of the text classifier
-    glove/       co-occurrence counts and the model, with its kernels and their NumPy twin
+    glove/       co-occurrence counts and the model with its kernels
     store/       KeyedVectors (gensim's interface), the questions it answers, and evaluation
     files/       word2vec, GloVe and fastText formats, our own folder, and conversion between them
     use/         a classifier, axes, maps and text embeddings

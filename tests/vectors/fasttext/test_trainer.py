@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.vectors.fasttext import twin as plain_supervised
 
 from wordloom.errors import NonFiniteError, VectorError
 from wordloom.vectors import FastTextClassifier, load_fasttext, save_fasttext
-from wordloom.vectors.fasttext import twin as plain_supervised
 from wordloom.vectors.fasttext.labelled_text import LabelledVocabulary
 from wordloom.vectors.fasttext.trainer import SupervisedTrainer, cut_lines
 from wordloom.vectors.word2vec.layout import Tables

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.vectors.glove.twin import GloVeTwin, loss_and_gradients, weighting
 from tests.vectors.made_shards import make_shards, zipf_documents
 
 from wordloom.data import Corpus, prepare
 from wordloom.errors import NonFiniteError, VectorError
 from wordloom.vectors import Cooccurrences, GloVe, WordVocabulary, count_cooccurrences
 from wordloom.vectors.glove.model import sorted_into_blocks
-from wordloom.vectors.glove.twin import GloVeTwin, loss_and_gradients, weighting
 
 V = 60
 PORTION = 900  # several portions to an epoch

@@ -14,9 +14,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2, chisquare
+from tests.vectors.word2vec import twin as plain
 
 from wordloom.errors import DeviceError, NonFiniteError, VectorError
-from wordloom.vectors.word2vec import twin as plain
 from wordloom.vectors.word2vec.layout import Tables
 from wordloom.vectors.word2vec.sampling import keep_probabilities
 from wordloom.vectors.word2vec.torch_trainer import Draw, TorchWordTrainer, damping, shape_of

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.vectors.word2vec import twin as plain
 
 from wordloom.errors import NonFiniteError, VectorError
-from wordloom.vectors.word2vec import twin as plain
 from wordloom.vectors.word2vec.layout import Tables
 from wordloom.vectors.word2vec.trainer import JOB, TrainingCorpus, WordTrainer
 

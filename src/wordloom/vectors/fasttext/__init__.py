@@ -1,1 +1,1 @@
-"""fastText: the model, character n-grams, the classifier's trainer, its kernels and their NumPy twin."""
+"""fastText: the model, character n-grams, the classifier's trainer and its kernels."""

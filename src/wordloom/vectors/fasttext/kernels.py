@@ -8,7 +8,7 @@ prefetched, before the step of the current one.
 :func:`run_deterministic` computes the steps of one line of each of STREAMS streams from fixed rows; then
 every thread updates the rows that it owns, in the order of the streams.
 
-:mod:`wordloom.vectors.fasttext.twin` computes the same in NumPy, slowly.
+The tests compare the kernels with ``tests/vectors/fasttext/twin.py``, which computes the same in NumPy.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""GloVe: co-occurrence counts, the model, its kernels and their NumPy twin."""
+"""GloVe: co-occurrence counts, the model and its kernels."""

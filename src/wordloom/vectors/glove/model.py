@@ -6,7 +6,7 @@ The loss is weighted least squares (Pennington, Socher & Manning 2014, equation 
     f(x) = min(1, (x / x_max)^alpha)
 
 AdaGrad minimises it, one record at a time, as in the authors' tool: its sums start at 1 and add squares of
-the gradient of J / 2 times the learning rate.  :mod:`wordloom.vectors.glove.twin` computes it in plain NumPy.
+the gradient of J / 2 times the learning rate.
 
 **Deterministic mode.**  Words and contexts are divided into parts, by their number modulo ``parts``, so that
 X is divided into blocks.  Blocks that share no part share no parameters.  The records of a portion are sorted

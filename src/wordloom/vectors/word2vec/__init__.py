@@ -1,1 +1,1 @@
-"""word2vec: the trainer, its kernels and their NumPy twin, and a trainer for GPUs."""
+"""word2vec: the trainer and its kernels, and a trainer for GPUs."""

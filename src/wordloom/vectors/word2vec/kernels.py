@@ -10,7 +10,7 @@ arXiv:1106.5730), so two runs differ.  :func:`run_deterministic` computes the st
 fixed rows; then every thread updates the rows that it owns, in the order of the windows.  Batches do not
 depend on the number of threads.
 
-:mod:`wordloom.vectors.word2vec.twin` computes the same in NumPy, slowly.
+The tests compare the kernels with ``tests/vectors/word2vec/twin.py``, which computes the same in NumPy.
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from tests.vectors.word2vec.twin import Random
 
 from wordloom.vectors.fasttext.kernels import HS, OVA, SOFTMAX, Known, Method
 from wordloom.vectors.fasttext.subwords import word_ngrams
 from wordloom.vectors.word2vec.layout import STREAMS, Part, Tables
-from wordloom.vectors.word2vec.twin import Random
 
 
 class Example(NamedTuple):
