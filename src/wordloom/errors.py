@@ -27,22 +27,6 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Literal
 
-__all__ = [
-    "CheckpointError",
-    "ConfigError",
-    "DataError",
-    "DeviceError",
-    "EvaluationError",
-    "GenerationError",
-    "NonFiniteError",
-    "RecipeError",
-    "TokenizerError",
-    "VectorError",
-    "WordloomError",
-    "did_you_mean",
-    "position",
-]
-
 
 class WordloomError(Exception):
     """A mistake the user can put right; ``str(error)`` is the one line that says how."""

@@ -19,20 +19,6 @@ from typing import IO
 
 from filelock import FileLock
 
-__all__ = [
-    "durable",
-    "finish_replacement",
-    "publish_folder",
-    "remove_folder",
-    "replacement",
-    "sync",
-    "sync_tree",
-    "temporary",
-    "whole_file",
-    "write_bytes",
-    "write_text",
-]
-
 _READY = ".wordloom-ready"  # new files of a folder that count already
 _TEMPORARY = ".wordloom-writing-"  # new files that do not count yet
 _PLAN = "wordloom-plan.json"  # in there: which files are new, and which old ones go

@@ -21,8 +21,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-__all__ = ["Clock", "ProgressBar", "TerminalReporter", "TrainingProgress", "tokenizer_progress"]
-
 _LINE_SECONDS = 10.0  # between plain lines, so that a log file stays readable
 _STATE = TextColumn("{task.fields[state]}")
 _SHARE = TextColumn("{task.percentage:>3.0f}%")

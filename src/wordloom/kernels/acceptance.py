@@ -8,8 +8,6 @@ import logging
 import torch
 from torch import Tensor, nn
 
-__all__ = ["fall_back", "plain"]
-
 log = logging.getLogger(__name__)
 
 _PLAIN = (Tensor, nn.Parameter)

@@ -9,11 +9,6 @@ import numpy as np
 from wordloom.kernels.machine_code import exact, leaf, unordered
 from wordloom.kernels.memory import bits_of, float_of, load, store
 
-__all__ = [
-    "exp", "f4", "hashed", "highest", "random", "random_below", "rms_scale", "rotate", "sigmoid", "silu",
-    "tanh",
-]  # fmt: skip
-
 f4 = np.float32
 
 

@@ -20,8 +20,6 @@ from wordloom.kernels.parallel import Bytes, Element, Floats, Scratch, Stored, p
 from wordloom.kernels.products import gemm, panel
 from wordloom.kernels.registers import LANES
 
-__all__ = ["attention", "attention_backward", "scratch_elements"]
-
 BLOCK = 64  # queries at a time: scores of 64 x 512 are a quarter of a Zen 3 core's second-level cache
 _OUR_BLOCK = 32  # queries at a time with our own products: smaller blocks waste less beyond the diagonal
 

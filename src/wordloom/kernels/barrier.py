@@ -10,8 +10,6 @@ from numba import types
 from wordloom.kernels.machine_code import program
 from wordloom.kernels.memory import add_atomically
 
-__all__ = ["barrier"]
-
 _yield_to_others = types.ExternalFunction(
     "SwitchToThread" if sys.platform == "win32" else "sched_yield", types.int32()
 )

@@ -15,11 +15,6 @@ from wordloom.kernels.machine_code import exact, leaf
 from wordloom.kernels.memory import FLOAT, load, pointer, store
 from wordloom.kernels.parallel import Floats, Integers, Share, Stored, parallel
 
-__all__ = [
-    "dropout", "gelu_tanh", "rms_norm", "rms_norm_backward", "rotate", "softmax_error", "swiglu",
-    "swiglu_backward",
-]  # fmt: skip
-
 # GELU(x) = x * sigmoid(z), z = 2 * sqrt(2 / pi) * (x + 0.044715 x^3): 0.5 * (1 + tanh(y)) = sigmoid(2 y)
 # (Hendrycks and Gimpel 2016, arXiv:1606.08415)
 _Z = f4(2.0 * math.sqrt(2.0 / math.pi))

@@ -34,11 +34,6 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.ccallback import CFunc
 from numba.core.sigutils import normalize_signature
 
-__all__ = [
-    "compiled", "compiled_callback", "exact", "exact_routine", "inlined_files", "leaf", "program",
-    "routine", "stamp", "unordered",
-]  # fmt: skip
-
 # A match in a comment or a docstring names no file, or one more file to hash.
 _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)|import[ \t]+([^\n]*))", re.MULTILINE

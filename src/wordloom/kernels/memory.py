@@ -16,12 +16,6 @@ from numba.extending import intrinsic
 
 from wordloom.kernels.machine_code import exact
 
-__all__ = [
-    "BITS16", "DOUBLE", "FLOAT", "INT32", "INT64", "UINT8", "UINT32", "UINT64", "add_atomically", "bits_of",
-    "element_size", "float_of", "is_null", "load", "lowest_bit", "pointer", "prefetch", "prefetch_far",
-    "store", "stored_as", "ticket", "widened", "write_prefetch",
-]  # fmt: skip
-
 # values of each type of element, for ``like``
 FLOAT, BITS16, UINT8, UINT32, UINT64 = np.float32(0), np.uint16(0), np.uint8(0), np.uint32(0), np.uint64(0)
 INT32, INT64, DOUBLE = np.int32(0), np.int64(0), np.float64(0)

@@ -28,8 +28,6 @@ from numba.extending import intrinsic
 from wordloom.kernels.machine_code import compiled_callback
 from wordloom.kernels.memory import ticket
 
-__all__ = ["Bytes", "Element", "Floats", "Integers", "Kernel", "Scratch", "Share", "Stored", "parallel"]
-
 Stored: TypeAlias = Any  # pointer to a tensor's elements, float32 or bfloat16, as the caller chooses
 Floats: TypeAlias = Any  # pointer to float32
 Integers: TypeAlias = Any  # pointer to int64

@@ -16,8 +16,6 @@ from wordloom.kernels.machine_code import leaf
 from wordloom.kernels.memory import FLOAT, write_prefetch
 from wordloom.kernels.registers import LANES, VectorWriter, vector_kernel
 
-__all__ = ["gemm", "panel", "products", "tile"]
-
 _intrinsic: Any = intrinsic
 _CPointer: Any = types.CPointer
 

@@ -23,8 +23,6 @@ from torch import Tensor
 
 from wordloom.kernels.acceptance import fall_back, plain
 
-__all__ = ["MINIMUM_ELEMENTS", "SHARES", "fits", "ready", "run", "sgemm"]
-
 log = logging.getLogger(__name__)
 
 # A call costs some 15 microseconds, so PyTorch's kernels are as fast for fewer elements.

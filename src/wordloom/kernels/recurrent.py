@@ -17,11 +17,6 @@ from wordloom.kernels.machine_code import exact
 from wordloom.kernels.memory import is_null, load, store
 from wordloom.kernels.parallel import Floats, Stored, parallel
 
-__all__ = [
-    "elman", "elman_backward", "gru_gates", "gru_gates_backward", "gru_reset_after",
-    "gru_reset_after_backward", "gru_state", "gru_state_backward", "lstm", "lstm_backward",
-]  # fmt: skip
-
 
 @exact
 def _sigmoids(x: Any, first: int, n: int) -> None:

@@ -18,8 +18,6 @@ from numba.extending import intrinsic
 
 from wordloom.kernels.memory import stored_as, widened
 
-__all__ = ["LANES", "VectorWriter", "vector_kernel"]
-
 LANES = 16 if dict(llvm.get_host_cpu_features()).get("avx512f") else 8  # floats in a vector register
 
 _F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)

@@ -13,8 +13,6 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from wordloom.kernels.memory import write_prefetch
 from wordloom.kernels.registers import VectorWriter, vector_kernel
 
-__all__ = ["add_rows", "copy_rows", "dot_at", "fetch_rows", "mix_at", "spread", "sum_rows"]
-
 
 def _weighted_sum(w: VectorWriter, out: Any, k: Any, held: list[Any], n: Any, row_and_factor: Any) -> None:
     """Write code for out [k ..] = ``held`` + the sum over i < n of factor i times the stretch of row i."""

@@ -16,8 +16,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["one_thread", "set_own_threads"]
-
 
 def set_own_threads(threads: int) -> None:
     """Let PyTorch use ``threads`` threads in the calling thread.

@@ -12,28 +12,6 @@ from pydantic import Field, model_validator
 from wordloom.recipe.table import OnlyIf, Table
 from wordloom.recipe.training import FineTuned, NotBagOfWords, Objective
 
-__all__ = [
-    "DATA",
-    "CausalData",
-    "ChoiceData",
-    "DataSettings",
-    "Encoding",
-    "HeldOut",
-    "LabelColumns",
-    "LabelledData",
-    "MaskedData",
-    "QuestionData",
-    "RowLengths",
-    "SentenceData",
-    "Specials",
-    "Split",
-    "TaskTokens",
-    "TextData",
-    "TextFiles",
-    "TokenLabelData",
-    "TranslationData",
-]
-
 Column = str | int
 
 

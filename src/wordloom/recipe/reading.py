@@ -17,17 +17,6 @@ from pydantic import AfterValidator, ValidationError
 from wordloom.errors import RecipeError, did_you_mean
 from wordloom.recipe.table import Table, keys_of, unused_keys
 
-__all__ = [
-    "BUDGETS",
-    "MAX_THREADS",
-    "AnyRecipe",
-    "FolderName",
-    "override_value",
-    "read_recipe",
-    "refuse_repeated",
-    "shipped_recipes",
-]
-
 BUDGETS = ("steps", "tokens", "epochs", "flops", "minutes")
 MAX_THREADS = 1024  # far above what a machine has; OpenMP crashes when the system refuses it a thread
 _LARGEST = 2**63 - 1  # of TOML's integers

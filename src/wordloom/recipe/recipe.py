@@ -24,8 +24,6 @@ from wordloom.recipe.reading import FolderName, read_recipe, shipped_recipes
 from wordloom.recipe.table import OneOf, OnlyIf, Table, unused_keys
 from wordloom.recipe.training import MASKED, WITH_LANGUAGE_MODEL, TrainSettings
 
-__all__ = ["MaskingSettings", "OldTask", "Recipe", "Result", "TokenizerSettings", "load_recipe"]
-
 _Bert = OnlyIf("kind", ("bert",))
 _Replace = OnlyIf("kind", ("replace",))
 _Trained = OnlyIf("kind")

@@ -17,18 +17,6 @@ from typing import Any, get_args
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
-__all__ = [
-    "OneOf",
-    "OnlyIf",
-    "Table",
-    "UnusedKey",
-    "descriptions",
-    "keys_of",
-    "table_of",
-    "union_of",
-    "unused_keys",
-]
-
 _UNKNOWN = object()  # the value of a key that the table does not have
 
 

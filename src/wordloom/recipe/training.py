@@ -10,11 +10,6 @@ from wordloom.errors import did_you_mean
 from wordloom.recipe.reading import BUDGETS, MAX_THREADS
 from wordloom.recipe.table import OnlyIf, Table
 
-__all__ = [
-    *("FineTuned", "HEADS", "HIGHER", "LOWER", "MASKED", "NotBagOfWords", "Objective", "TrainSettings"),
-    "WITH_LANGUAGE_MODEL",
-]
-
 Objective = Literal[
     "causal_lm",
     "truncated_bptt",

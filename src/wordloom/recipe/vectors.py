@@ -21,15 +21,6 @@ from wordloom.recipe.reading import MAX_THREADS, FolderName, read_recipe, shippe
 from wordloom.recipe.recipe import Result
 from wordloom.recipe.table import OnlyIf, Table, unused_keys
 
-__all__ = [
-    "CorpusSettings",
-    "VectorRecipe",
-    "VectorSettings",
-    "WordSettings",
-    "load_vector_recipe",
-    "shipped_vector_recipes",
-]
-
 # alpha of skip-gram and of CBOW, the lowest alpha, and the threshold of frequent words
 _CONSTANTS = {
     "gensim": (0.025, 0.025, 1e-4, 1e-3),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["cores"]
-
 
 def cores() -> int:
     """Return the number of CPU cores that this process may use, which can be fewer than the machine has."""

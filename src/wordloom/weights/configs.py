@@ -29,15 +29,6 @@ from wordloom.weights.families.task_heads import (
 from wordloom.weights.formats import OWN, Format, own_format, refuse_unless
 from wordloom.weights.tensors import complete, open_tensors, read_json
 
-__all__ = [
-    "FORMATS",
-    "config_from_json",
-    "config_to_json",
-    "format_of",
-    "load_config",
-    "require_equal_settings",
-]
-
 log = logging.getLogger(__name__)
 
 FORMATS: dict[str, Format] = {

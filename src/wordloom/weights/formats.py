@@ -12,19 +12,6 @@ from typing import Any, NamedTuple
 from wordloom.errors import CheckpointError, did_you_mean
 from wordloom.weights.renaming import Ignored, Renaming, Row
 
-__all__ = [
-    "ACTIVATION_NAMES",
-    "GPT_ALIASES",
-    "OWN",
-    "Format",
-    "Setting",
-    "activation_from",
-    "own_format",
-    "read_settings",
-    "refuse_unless",
-    "write_settings",
-]
-
 OWN = "wordloom-"  # model_type begins so for models that transformers lacks or would compute differently
 
 

@@ -23,8 +23,6 @@ from wordloom.weights.configs import load_config
 from wordloom.weights.loading import load_model
 from wordloom.weights.tensors import read_json
 
-__all__ = ["BertStart", "CrossAttention", "config_from_bert", "start_from_bert"]
-
 CrossAttention: TypeAlias = Literal["fresh", "copied"]
 
 _SHARED = ("dim", "n_heads", "ffn_dim", "activation", "norm_eps")  # settings that both sides share

@@ -10,8 +10,6 @@ from typing import Any
 
 from wordloom.errors import CheckpointError
 
-__all__ = ["STATE", "advice_if_damaged", "check_files", "hash_files"]
-
 STATE = "trainer/state.json"
 
 

@@ -21,8 +21,6 @@ from wordloom.weights.names import renaming_of
 from wordloom.weights.renaming import listed, require_equal
 from wordloom.weights.tensors import Stored, open_tensors, read_json
 
-__all__ = ["load_model", "load_parameter", "load_state"]
-
 log = logging.getLogger(__name__)
 
 # Settings that do not change the computation, or whose difference shows in a shape.

@@ -11,8 +11,6 @@ from wordloom.weights.configs import format_of
 from wordloom.weights.families.task_heads import renaming_of_head
 from wordloom.weights.renaming import Renaming, Row
 
-__all__ = ["renaming_of", "stored_state"]
-
 
 def renaming_of(config: Any, *, own: bool | None = None) -> Renaming:
     """Return the table of the model of ``config``.

@@ -12,8 +12,6 @@ from wordloom.models import TaskConfig, body_config
 from wordloom.weights.configs import require_equal_settings
 from wordloom.weights.loading import load_model
 
-__all__ = ["PretrainedStart", "start_from"]
-
 # Settings that may differ: optional parts, and sizes that show in the shapes.
 _MAY_DIFFER = (
     "pooler", "masked_lm_head", "next_sentence_head",

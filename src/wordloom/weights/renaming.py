@@ -12,8 +12,6 @@ from torch import Tensor
 
 from wordloom.errors import CheckpointError
 
-__all__ = ["Ignored", "Matched", "Renaming", "Row", "listed"]
-
 
 class Row(NamedTuple):
     """One stored tensor and the parameters of ours in it; ``{i}`` in a name stands for every layer.

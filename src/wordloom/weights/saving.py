@@ -22,8 +22,6 @@ from wordloom.weights.renaming import Renaming, Row, listed
 from wordloom.weights.special_tokens import pads_with_end_token, with_special_tokens
 from wordloom.weights.tensors import INDEX, SAFETENSORS, complete
 
-__all__ = ["save_model"]
-
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _UNITS = {
     "": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30

@@ -9,8 +9,6 @@ from wordloom.errors import DataError
 from wordloom.models import RobertaConfig, body_config, encodes
 from wordloom.models.task_model import SUMMARIES, TaskConfig
 
-__all__ = ["pads_with_end_token", "with_special_tokens"]
-
 
 def with_special_tokens(config: Any, tokenizer: Any) -> Any:
     """Return ``tokenizer``, with its ids, for the texts and pairs that the model of ``config`` reads.

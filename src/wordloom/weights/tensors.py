@@ -15,8 +15,6 @@ from wordloom.errors import CheckpointError
 from wordloom.files import finish_replacement
 from wordloom.weights.renaming import listed
 
-__all__ = ["INDEX", "SAFETENSORS", "Stored", "StoredTensors", "complete", "open_tensors", "read_json"]
-
 SAFETENSORS = "model.safetensors"
 INDEX = SAFETENSORS + ".index.json"
 _BIN = "pytorch_model.bin"

@@ -23,8 +23,6 @@ from wordloom.kernels.decoding.leaves import (
 )
 from wordloom.kernels.machine_code import program
 
-__all__ = ["PROGRAMS", "Buffers", "NewTokens", "Weights", "head"]
-
 PATIENCE = 200  # polls of a barrier, some microseconds, before a thread yields its core to other programs
 
 

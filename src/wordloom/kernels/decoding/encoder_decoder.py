@@ -35,11 +35,6 @@ from wordloom.kernels.products import panel
 from wordloom.kernels.registers import LANES
 from wordloom.kernels.rows import dot_at, mix_at
 
-__all__ = [
-    "LANES", "PANEL", "Buffers", "Choice", "Head", "Step", "Weights", "decode", "likeliest", "logits",
-    "pack",
-]  # fmt: skip
-
 VECTORS = 4 if LANES == 16 else 2  # of a panel: as many as fit into registers beside 4 rows
 PANEL = VECTORS * LANES  # columns
 LINE = 64  # bytes that come from memory at once

@@ -24,11 +24,6 @@ from wordloom.kernels.products import tile
 from wordloom.kernels.registers import LANES
 from wordloom.kernels.rows import add_rows
 
-__all__ = [
-    "GELU", "GELU_TANH", "RELU", "SILU", "activate", "attend", "layer_norm", "project", "rms_norm",
-    "rotate", "share", "softmax", "store_row",
-]  # fmt: skip
-
 RELU, GELU, GELU_TANH, SILU = range(4)
 
 

@@ -15,8 +15,6 @@ from wordloom.kernels.barrier import barrier
 from wordloom.kernels.decoding.leaves import project, share
 from wordloom.kernels.machine_code import exact_routine, program
 
-__all__ = ["State", "Weights", "step"]
-
 PATIENCE = 200  # as in wordloom.kernels.decoding.causal
 
 RNN_TANH, RNN_RELU, LSTM, LSTM_1997, GRU, GRU_RESET_AFTER = range(6)  # in the order of nn.recurrent.CELLS

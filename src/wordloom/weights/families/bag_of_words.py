@@ -10,8 +10,6 @@ from wordloom.models.bag_of_words import BagOfWordsConfig
 from wordloom.weights.formats import Format
 from wordloom.weights.renaming import Row
 
-__all__ = ["FORMAT"]
-
 _SETTINGS = ("vocab_size", "features", "max_ngram")
 
 

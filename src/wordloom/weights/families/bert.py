@@ -27,8 +27,6 @@ from wordloom.weights.formats import (
 )
 from wordloom.weights.renaming import Ignored, Renaming, Row
 
-__all__ = ["FORMAT", "ROBERTA", "block_rows", "layer_rows"]
-
 _IGNORED = (
     Ignored(r"embeddings\.(position_ids|token_type_ids)", "positions and segments by number"),
     Ignored(r"pooler\.dense\.(weight|bias)", "a pooler that the head does not read"),

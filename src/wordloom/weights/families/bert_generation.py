@@ -23,8 +23,6 @@ from wordloom.weights.formats import (
 )
 from wordloom.weights.renaming import Ignored, Renaming, Row
 
-__all__ = ["FORMAT"]
-
 _SIDE = "bert-generation"
 _HEAD = "decoder.lm_head"
 

@@ -18,8 +18,6 @@ from wordloom.weights.formats import (
 )
 from wordloom.weights.renaming import Ignored, Row
 
-__all__ = ["FORMAT"]
-
 _TABLE = (
     Row("transformer.tokens_embed.weight", ("token_embedding.weight",)),
     Row("transformer.positions_embed.weight", ("position_embedding.weight",)),

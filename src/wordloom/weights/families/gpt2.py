@@ -18,8 +18,6 @@ from wordloom.weights.formats import (
 )
 from wordloom.weights.renaming import Ignored, Row
 
-__all__ = ["BLOCK", "FORMAT", "gpt_settings"]
-
 
 def _layer(theirs: str, *ours: str, layout: str) -> tuple[Row, Row]:
     """Return the rows of a layer's weight and bias."""

@@ -19,8 +19,6 @@ from wordloom.weights.formats import (
 )
 from wordloom.weights.renaming import Ignored, Row
 
-__all__ = ["FORMAT"]
-
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 _FEED_FORWARD = ("gate_proj", "up_proj", "down_proj")
 

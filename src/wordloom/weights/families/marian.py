@@ -25,8 +25,6 @@ from wordloom.weights.formats import (
 )
 from wordloom.weights.renaming import Ignored, Renaming, Row
 
-__all__ = ["FORMAT"]
-
 _SHARED = "model.shared.weight"
 _SOURCE, _TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 _NORM_EPS = 1e-5  # PyTorch's default; Marian's config has no key for it

@@ -18,17 +18,6 @@ from wordloom.models.bert import BertConfig
 from wordloom.models.task_model import SUMMARIES, TaskConfig
 from wordloom.weights.renaming import Ignored, Renaming, Row
 
-__all__ = [
-    "HEAD",
-    "config_with_head",
-    "heads_beside",
-    "is_head",
-    "json_with_head",
-    "renaming_of_head",
-    "task_of",
-    "with_stored_language_model",
-]
-
 log = logging.getLogger(__name__)
 
 _MASKED_HEAD = re.compile(r"cls\.predictions\.transform|lm_head\.dense|mlm_transform")
