@@ -28,7 +28,7 @@ def command(
     A run keeps the last train.keep_last checkpoints, one every train.save_every steps.
     """
     from wordloom.run import average
-    from wordloom.run.checkpoint.load import next_command
+    from wordloom.run.checkpoint.kinds import next_command
 
     averaged = average(sources, out, last=last, overwrite=force)
     typer.echo(f"mean of {len(averaged)} checkpoints: {', '.join(map(str, averaged))}")

@@ -47,7 +47,7 @@ def command(
     import logging
 
     from wordloom.progress import TrainingProgress
-    from wordloom.run.checkpoint.load import next_command
+    from wordloom.run.checkpoint.kinds import next_command
     from wordloom.run.sweep.grid import split_settings
     from wordloom.run.sweep.sweep import sweep
 

@@ -33,7 +33,7 @@ def command(
     from wordloom.progress import TrainingProgress
     from wordloom.recipe.reading import refuse_repeated
     from wordloom.run import train
-    from wordloom.run.checkpoint.load import next_command
+    from wordloom.run.checkpoint.kinds import next_command
 
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(message)s")
     refuse_repeated(overrides or ())

@@ -1,7 +1,7 @@
 """Load a checkpoint, train a recipe, evaluate and predict: the functions that the command line calls."""
 
 from wordloom.run.checkpoint.average import average
-from wordloom.run.checkpoint.load import load, load_as, save
+from wordloom.run.checkpoint.kinds import load, load_as, save
 from wordloom.run.models.clusters import Clusters, cluster_texts
 from wordloom.run.models.embedder import Embedded, Embedder
 from wordloom.run.models.heads.classification import TextClassifier

@@ -16,9 +16,8 @@ from wordloom.evaluate import signature
 from wordloom.files import sync_tree
 from wordloom.objectives import objective
 from wordloom.progress import TrainingProgress
-from wordloom.recipe import Recipe, load_recipe
+from wordloom.recipe import Recipe, TrainSettings, load_recipe
 from wordloom.recipe.reading import shipped_recipes
-from wordloom.run.budget import schedule_change, total_steps
 from wordloom.run.folder import RunFolder, resumed_recipe
 from wordloom.run.models.heads import HEADS
 from wordloom.run.tasks.causal import causal_task
@@ -27,7 +26,7 @@ from wordloom.run.tasks.head_task import head_task
 from wordloom.run.tasks.masked import masked_task
 from wordloom.run.tasks.old_task import Measured, check_old_head, with_old_task, write_losses
 from wordloom.run.tasks.sentence_embeddings import sentence_task
-from wordloom.run.tasks.task import Task
+from wordloom.run.tasks.task import Task, total_steps
 from wordloom.run.tasks.translation.task import translation_task
 from wordloom.training import Evaluate, Log, Plan, Sample, Save, Trainer, make_plan, tune_allocator
 from wordloom.training.checkpoint import (
@@ -41,6 +40,7 @@ from wordloom.training.checkpoint import (
 from wordloom.training.hooks import cut_metrics, finished_weights
 from wordloom.training.old_task import OldTaskLoss
 from wordloom.training.plan import smaller
+from wordloom.training.schedules import learning_rate_share
 from wordloom.training.stopping import sigterm_interrupts
 from wordloom.training.trainer import Hook
 from wordloom.weights import load_model
@@ -287,9 +287,27 @@ def _restore(trainer: Trainer, resumed: Resumed, progress: TrainingProgress) -> 
     trainer.last_checkpoint = str(checkpoint)
     if (changes := environment_changes(trainer, values["environment"])) is not None:
         progress.say(changes)
-    if (changed := schedule_change(trainer.settings, values, trainer.total_steps)) is not None:
+    if (changed := _schedule_change(trainer.settings, values, trainer.total_steps)) is not None:
         progress.say(changed)
     progress.say(f"resuming at step {trainer.step:,} of {trainer.total_steps:,} from {checkpoint}")
+
+
+def _schedule_change(s: TrainSettings, saved: dict[str, Any], total: int) -> str | None:
+    """Return a message if a new budget would have changed the learning rate of steps already done."""
+    done, before = saved["step"], saved["total_steps"]
+    if not done or before == total or s.optimizer == "lbfgs":
+        return None
+    then = s.model_copy(update={"epochs": saved["recipe"]["train"].get("epochs")})
+    had = s.learning_rate * learning_rate_share(done - 1, before, then)
+    has = s.learning_rate * learning_rate_share(done - 1, total, s)
+    following = s.learning_rate * learning_rate_share(done, total, s)
+    if had == has:
+        return None
+    return (
+        f"the schedule '{s.schedule}' now ends at step {total:,}, not {before:,}: step {done:,} had a "
+        f"learning rate of {had:.3g}, and the next one has {following:.3g}. A run begun with {total:,} steps "
+        "ends with other weights; for these, choose another --out and leave out --resume"
+    )
 
 
 def _run(trainer: Trainer, progress: TrainingProgress) -> str:

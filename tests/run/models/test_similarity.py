@@ -13,7 +13,7 @@ import wordloom
 from wordloom.cli import app
 from wordloom.data import ScoredCorpus
 from wordloom.errors import DataError, WordloomError
-from wordloom.run.models.similarity import similarity_scores
+from wordloom.run.checkpoint.evaluate import similarity_scores
 
 PAIRS = [
     ("the cat sat", "a cat sits", 4.5),

@@ -21,11 +21,10 @@ from wordloom.models import build, config_from
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import load_recipe
 from wordloom.run import Translator, load_as, translation_scores
-from wordloom.run.checkpoint.load import next_command
+from wordloom.run.checkpoint.kinds import next_command
 from wordloom.run.models.tokenizers import Vocabularies
-from wordloom.run.tasks.translation.scores import pairs_to_score
+from wordloom.run.tasks.translation.scores import align, pairs_to_score
 from wordloom.run.tasks.translation.task import _evaluate, pair_corpus, recipe_vocabularies
-from wordloom.run.tasks.translation.views import align
 from wordloom.text import Tokenizer
 from wordloom.weights import load_model, save_model
 

@@ -16,8 +16,7 @@ from wordloom.errors import CheckpointError
 from wordloom.models import BertConfig, TaskConfig, build
 from wordloom.progress import TrainingProgress
 from wordloom.run import Translator, load_as, train
-from wordloom.run.tasks.translation.scores import pairs_to_score, translation_scores
-from wordloom.run.tasks.translation.views import align
+from wordloom.run.tasks.translation.scores import align, pairs_to_score, translation_scores
 from wordloom.text import Tokenizer
 from wordloom.training import Trainer
 from wordloom.weights import load_config, save_model

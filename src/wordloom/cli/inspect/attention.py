@@ -81,7 +81,7 @@ def alignment(
 ) -> None:
     """Show how much a translation attends to its source, by token."""
     from wordloom.run import Translator, load_as
-    from wordloom.run.tasks.translation.views import align
+    from wordloom.run.tasks.translation.scores import align
 
     _check(ctx, plot, force=force, json=json)
     seen = align(load_as(Translator, ctx.obj, purpose="the view 'alignment'"), text, target, beams=beams)

@@ -36,8 +36,8 @@ def lengths(
     """Show the BLEU of translations by the length of their sources."""
     from wordloom.inspect import draw_lengths
     from wordloom.run import Translator, load_as
+    from wordloom.run.tasks.translation.scores import lengths as bleu_by_length
     from wordloom.run.tasks.translation.scores import pairs_to_score
-    from wordloom.run.tasks.translation.views import lengths as bleu_by_length
 
     check_plot(ctx, plot, force=force)
     if targets is not None and file is None:

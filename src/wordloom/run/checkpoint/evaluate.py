@@ -9,30 +9,34 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from wordloom.data import ScoredCorpus, documents, questions
+import numpy as np
+
+from wordloom.data import ScoredCorpus, ScoredRow, documents, questions
 from wordloom.data.files.stream import EncodingErrors
 from wordloom.data.rows.choices import ChoiceRow, choice_rows
-from wordloom.data.rows.labelled import Column, LabelledCorpus
+from wordloom.data.rows.labelled import Column, LabelledCorpus, refuse_empty
 from wordloom.data.rows.labelled_documents import LabelledDocuments, label_token
 from wordloom.data.rows.squad import Question
 from wordloom.data.rows.tagged import TaggedText, tagged_texts, word_columns
 from wordloom.data.rows.texts import is_table
 from wordloom.errors import CheckpointError, DataError, EvaluationError
-from wordloom.evaluate import Scores, lambada, passages, perplexity
+from wordloom.evaluate import Scores, lambada, number_agreement, passages, perplexity
+from wordloom.evaluate.forward import dtype_name
+from wordloom.evaluate.reading import tokenizer_name
 from wordloom.evaluate.score import perplexity_of
 from wordloom.files import write_text
 from wordloom.inspect.score_plots import draw_confusion
 from wordloom.recipe.data import CausalData, QuestionData, TextData, TranslationData
 from wordloom.run.checkpoint.contents import Checkpoint, Reporter, report_columns
+from wordloom.run.models.embedder import Embedder
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.sentence_folder import pooling_of
-from wordloom.run.models.similarity import similarity_scores
 from wordloom.run.models.text_encoder import TextEncoder
 from wordloom.run.models.translator import Translator
 from wordloom.run.prepare import recipe_corpus
@@ -242,6 +246,43 @@ def evaluate_similarity(
     corpus = _labelled_rows(ScoredCorpus, objectives, checkpoint, sources, reporter, **reading)
     settings = {} if too_long is None else {"too_long": too_long}
     return similarity_scores(model.embedder(**settings), corpus)
+
+
+def similarity_scores(embedder: Embedder, corpus: ScoredCorpus) -> Scores:
+    """Return Pearson's and Spearman's correlation of the cosines of pairs in ``corpus`` with their scores.
+
+    Raises DataError for a row of one text, an empty text, and a text that is too long.
+    """
+    rows: list[Any] = list(corpus.undivided().rows("train"))
+    for row in rows:
+        if len(row.texts) != 2:
+            raise DataError(f"{row.place}: has {len(row.texts)} text(s); similarity needs two")
+        refuse_empty(row)
+    different = list(dict.fromkeys(text for row in rows for text in row.texts))
+    vectors, ledger = embedder(different, place=lambda number: _place_of(rows, different[number]))
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+    numbers = {text: number for number, text in enumerate(different)}
+    pairs: Any = np.array([[numbers[text] for text in row.texts] for row in rows])
+    cosines = (unit[pairs[:, 0]] * unit[pairs[:, 1]]).sum(axis=1)
+    settings: dict[str, object] = {
+        "by": "cosine",
+        "pooling": embedder.pooling,
+        "layer": "last" if embedder.layer is None else embedder.layer,
+        "tok": tokenizer_name(embedder.tokenizer),
+        "dtype": dtype_name(embedder.model),
+    }
+    scores = number_agreement(
+        [row.score for row in rows], cosines, metrics=("pearson", "spearman"), settings=settings
+    )
+    counts = {**scores.counts, "texts": len(different)}
+    return Scores(scores.scores, counts, tuple(ledger.lines()[1:]))
+
+
+def _place_of(rows: Iterable[ScoredRow], text: str) -> str:
+    """Return the file, line and column of the first row with ``text``."""
+    row = next(row for row in rows if text in row.texts)
+    return f"{row.place}, column {row.columns[row.texts.index(text)]!r}"
 
 
 def _labelled_rows(

@@ -20,8 +20,7 @@ from wordloom.run.models.heads.classification import TextClassifier
 from wordloom.run.models.heads.labelled_rows import RowFacts, rows_read
 from wordloom.run.models.text_readers import BagReader, SequenceReader
 from wordloom.run.prepare import recipe_tokenizer
-from wordloom.run.tasks.bodies import takes_head
-from wordloom.run.tasks.building import new_model
+from wordloom.run.tasks.building import new_model, takes_head
 from wordloom.run.tasks.head_task import head_parts, head_task
 from wordloom.run.tasks.task import Task
 from wordloom.text import Tokenizer

@@ -19,8 +19,13 @@ from wordloom.recipe import Recipe
 from wordloom.run.models.heads import HEADS
 from wordloom.run.models.heads.head import Head, ReadRows
 from wordloom.run.prepare import joined_fingerprint, ledger_json
-from wordloom.run.tasks.bodies import has_task_tokens, head_config, start_tokenizer
-from wordloom.run.tasks.building import new_model, set_up_blocks
+from wordloom.run.tasks.building import (
+    has_task_tokens,
+    head_config,
+    new_model,
+    set_up_blocks,
+    start_tokenizer,
+)
 from wordloom.run.tasks.task import Task
 from wordloom.training.plan import Costs
 from wordloom.weights import save_model

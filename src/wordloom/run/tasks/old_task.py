@@ -22,7 +22,7 @@ from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.recipe.reading import read_recipe
 from wordloom.run.prepare import causal_batches, joined_fingerprint, recipe_corpus
-from wordloom.run.tasks.bodies import start_tokenizer
+from wordloom.run.tasks.building import start_tokenizer
 from wordloom.run.tasks.masked import masked_part, training_flops
 from wordloom.run.tasks.task import Task, Windows, mean_loss
 from wordloom.training.old_task import OldTaskLoss, WithOldTask, body_of

@@ -9,7 +9,7 @@ from typing import Any
 from wordloom.evaluate import evaluate_batches
 from wordloom.objectives import Objective
 from wordloom.recipe import TrainSettings
-from wordloom.training.plan import Costs
+from wordloom.training.plan import Costs, Plan
 from wordloom.training.trainer import Batches, Trainer
 
 
@@ -74,3 +74,28 @@ def mean_loss(model: Any, objective: Objective, batches: Iterable[Any]) -> float
     loss = evaluate_batches(model, objective, batches).value
     assert loss is not None
     return loss
+
+
+def total_steps(task: Task, plan: Plan | None) -> int:
+    """Return the budget in optimizer steps, at least 1; the timed steps of ``plan`` convert minutes.
+
+    Without a plan, a budget in minutes or FLOPs is not known in steps. Any number will do for the schedule of
+    the timed steps, which are undone.
+    """
+    s = task.settings
+    if s.steps is not None:
+        return s.steps
+    per_sample = s.seq_len if task.costs is None else task.costs.tokens_per_sample
+    tokens_per_step = max(1, round(s.batch_size * per_sample))
+    if s.tokens is not None:
+        return max(1, -(-s.tokens // tokens_per_step))
+    if s.epochs is not None:
+        return max(1, round(s.epochs * task.batches.samples_per_epoch / s.batch_size))
+    if plan is None:
+        return 1000
+    if s.flops is not None:
+        return max(1, round(s.flops / plan.work(1).flops))
+    assert s.minutes is not None
+    if plan.step_seconds is None:  # a resumed run, whose steps are known
+        return 1
+    return max(1, int(s.minutes * 60 / plan.step_seconds))

@@ -1,4 +1,4 @@
-"""Scores of a translation model: BLEU and chrF of its translations, and the loss of the references."""
+"""BLEU and chrF of translations, the loss of their references, and the attention of a translation model."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ import numpy as np
 
 from wordloom.data import PairCorpus
 from wordloom.data.rows.pairs import Pair
-from wordloom.errors import CheckpointError, EvaluationError
-from wordloom.evaluate import Score, Scores, bleu, chrf
+from wordloom.errors import CheckpointError, EvaluationError, GenerationError
+from wordloom.evaluate import LengthBin, Score, Scores, bleu, bleu_by_length, chrf
 from wordloom.evaluate.forward import dtype_name
 from wordloom.evaluate.score import RatioStatistics, loss_and_perplexity
 from wordloom.generate import score_targets
+from wordloom.inspect import Alignment, alignment_map
 from wordloom.models import context_limit
 from wordloom.recipe.data import TranslationData
 from wordloom.run.models.tokenizers import Vocabularies
 from wordloom.run.models.translator import Translator
 from wordloom.run.recipe_rows import recipe_of
 from wordloom.run.tasks.translation.task import pair_corpus
+from wordloom.text import Tokenizer
 from wordloom.version import __version__
+
+_END = "</s>"
 
 
 def pairs_to_score(folder: Path, sources: Sequence[str], **reading: Any) -> Iterator[Pair]:
@@ -152,3 +156,43 @@ def _digest(pairs: Sequence[Pair]) -> str:
     """Return eight hex digits of the SHA-256 of the texts of both sides."""
     texts = "\n".join(f"{pair.source}\t{pair.target}" for pair in pairs)
     return hashlib.sha256(texts.encode()).hexdigest()[:8]
+
+
+def align(translator: Translator, source: str, target: str | None = None, *, beams: int = 5) -> Alignment:
+    """Return the attention of ``translator`` while it writes ``target``, or its own translation.
+
+    Both sides end in their end tokens.  Raises GenerationError for an empty or too long text, ConfigError for
+    a model without attention.
+    """
+    if not source.strip():
+        raise GenerationError("the source is empty, and nothing aligns with it; give a text")
+    row = translator.source_rows([source])[0]
+    if target is not None:
+        ids = [*translator.text_tokenizer.encode_ids(target, specials="text"), translator.eos_id]
+    else:
+        ids = translator.search([row], beams=beams)[0][0].ids
+    return alignment_map(
+        translator.model,
+        row,
+        ids,
+        start_id=translator.start_id,
+        source=_names(translator.text_source_tokenizer, row, translator.source_eos_id),
+        target=_names(translator.text_tokenizer, ids, translator.eos_id),
+    )
+
+
+def lengths(
+    translator: Translator, pairs: Sequence[Pair], *, beams: int = 5, width: int = 5, batch_size: int = 32
+) -> list[LengthBin]:
+    """Return BLEU of the translations of ``pairs`` in bins of ``width`` words of their sources."""
+    sources = [pair.source for pair in pairs]
+    translations = [
+        best[0].text for best in translator.translate(sources, beams=beams, batch_size=batch_size)
+    ]
+    bins = bleu_by_length(sources, translations, [pair.target for pair in pairs], width=width)
+    return [part._replace(score=translated_by(translator, pairs, part.score, beams=beams)) for part in bins]
+
+
+def _names(tokenizer: Tokenizer, ids: Sequence[int], end: int) -> list[str]:
+    """Return each token as text; the end token has a short name."""
+    return [_END if i == end else tokenizer.decode([i]) or tokenizer.id_to_token(i) for i in ids]
