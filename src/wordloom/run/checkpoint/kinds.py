@@ -349,7 +349,7 @@ def load(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> An
     """Load the model in ``folder``: one of Wordloom's, or a Hugging Face folder of a supported family.
 
     Returns a :class:`LanguageModel`, :class:`TextClassifier`, :class:`TextEncoder` or :class:`Translator`, or
-    the class of another fine-tuning task; see :data:`wordloom.run.checkpoint.kinds.KINDS`.  ``dtype`` is auto
+    the class of another fine-tuning task; see :data:`KINDS`.  ``dtype`` is auto
     (as stored), fp32, bf16 or fp16.
 
     Raises CheckpointError for a folder without a model, DeviceError for a device that does not exist.
