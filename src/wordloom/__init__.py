@@ -12,26 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wordloom.lazy import fetching
+from wordloom.lazy import lazy_names
 from wordloom.version import __version__
-
-_HOMES = {
-    "CheckpointError": "errors",
-    "Corpus": "data",
-    "LanguageModel": "run",
-    "Recipe": "recipe",
-    "Sampling": "generate",
-    "TextClassifier": "run",
-    "TextEncoder": "run",
-    "Tokenizer": "text",
-    "Trainer": "training",
-    "WordloomError": "errors",
-    "build": "models",
-    "load": "run",
-    "load_recipe": "recipe",
-    "save": "run",
-    "train": "run",
-}
 
 __all__ = [
     "CheckpointError",
@@ -63,8 +45,4 @@ if TYPE_CHECKING:
     from wordloom.text import Tokenizer
     from wordloom.training import Trainer
 
-__getattr__ = fetching(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, __file__)

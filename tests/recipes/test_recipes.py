@@ -352,7 +352,6 @@ def test_a_saved_recipe_of_an_earlier_version_loads(tmp_path):
     values = load_recipe("quickstart").as_dict()
     values["data"] = {**every, **values["data"]}
     values["train"]["momentum"] = 0.9
-    values["result"]["published"] = values["result"].pop("reference")
     (tmp_path / "recipe.toml").write_text(tomli_w.dumps(values), encoding="utf-8")
     (tmp_path / "metrics.jsonl").touch()
     lines: list[str] = []

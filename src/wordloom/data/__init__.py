@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wordloom.lazy import fetching
+from wordloom.lazy import lazy_names
 
 if TYPE_CHECKING:
     from wordloom.data.bags.documents import DocumentBags
@@ -67,43 +67,6 @@ if TYPE_CHECKING:
     from wordloom.data.text.documents import Piece, documents, pieces, records
     from wordloom.data.text.sentences import Sentences
 
-_NAMES = {
-    "bags.documents": ("DocumentBags",),
-    "bags.vectorizer": ("BagVectorizer",),
-    "batches.causal": ("CausalBatch", "CausalBatches", "IGNORE"),
-    "batches.choices": ("ChoiceBatches", "choice_tokens"),
-    "batches.contiguous": ("ContiguousBatch", "ContiguousBatches"),
-    "batches.labelled": ("BagBatches", "Bags", "LabelBatch"),
-    "batches.masked": ("Marks", "MaskedBatch", "MaskedBatches"),
-    "batches.masking": ("Masker", "Masking"),
-    "batches.next_sentence": ("SentencePairBatches",),
-    "batches.pairs": ("PairBatch", "PairBatches"),
-    "batches.sequences": ("SequenceLabelBatches", "Sequences"),
-    "batches.spans": ("AnswerWindow", "AnswerWindows", "question_windows"),
-    "batches.words": ("TaggedRows", "WordLabelBatches", "tagged_rows"),
-    "files.document": ("Document",),
-    "files.json": ("Record",),
-    "rows.choices": ("ChoiceRow", "choice_rows"),
-    "rows.texts": ("texts_of",),
-    "rows.labelled": ("LabelledCorpus", "LabelledRow", "labelled_rows"),
-    "rows.labelled_documents": ("LabelledDocuments",),
-    "rows.ledger": ("RowLedger",),
-    "rows.pairs": ("Pair", "PairCorpus"),
-    "rows.scored": ("ScoredCorpus", "ScoredRow", "scored_rows"),
-    "rows.squad": ("Answer", "Question", "questions"),
-    "rows.tagged": ("TaggedText", "tag_labels", "tagged_texts"),
-    "sets.catalogue": ("DATASETS",),
-    "sets.fetch": ("fetch", "resolve"),
-    "sets.info": ("DatasetFile", "DatasetInfo"),
-    "shards.ledger": ("Ledger",),
-    "shards.pairs": ("PairShards", "prepare_pairs"),
-    "shards.prepare": ("Progress", "prepare"),
-    "shards.storage": ("TokenShards",),
-    "text.corpus": ("Corpus",),
-    "text.documents": ("Piece", "documents", "pieces", "records"),
-    "text.sentences": ("Sentences",),
-}
-
 __all__ = [
     "DATASETS", "IGNORE", "Answer", "AnswerWindow", "AnswerWindows", "BagBatches", "BagVectorizer",
     "Bags", "CausalBatch", "CausalBatches", "ChoiceBatches", "ChoiceRow", "ContiguousBatch",
@@ -117,8 +80,4 @@ __all__ = [
     "resolve", "scored_rows", "tag_labels", "tagged_rows", "tagged_texts", "texts_of",
 ]  # fmt: skip
 
-__getattr__ = fetching(__name__, {name: module for module, names in _NAMES.items() for name in names})
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -7,15 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wordloom.lazy import fetching
-
-_HOMES = {
-    **dict.fromkeys(("Alignment", "AttentionMap", "alignment_map", "attention_map"), "attention"),
-    **dict.fromkeys(("GradientFlow", "draw_gradients", "gradient_flow"), "gradients"),
-    **dict.fromkeys(("Component", "KvCache", "ParameterTable", "parameter_table"), "parameters"),
-    **dict.fromkeys(("draw_axes", "draw_map"), "vector_plots"),
-    "draw_lengths": "score_plots",
-}
+from wordloom.lazy import lazy_names
 
 __all__ = [
     "Alignment", "AttentionMap", "Component", "GradientFlow", "KvCache", "ParameterTable", "alignment_map",
@@ -30,8 +22,4 @@ if TYPE_CHECKING:
     from wordloom.inspect.score_plots import draw_lengths
     from wordloom.inspect.vector_plots import draw_axes, draw_map
 
-__getattr__ = fetching(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, __file__)

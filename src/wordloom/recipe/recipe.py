@@ -53,15 +53,6 @@ class Result(Table):
     note: str = ""
     """Further results, and how they were measured."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _earlier_name(cls, values: Any) -> Any:
-        """Read ``published`` of runs saved by earlier versions as ``reference``."""
-        if isinstance(values, dict) and "published" in values:
-            values = {"reference": values["published"], **values}
-            del values["published"]
-        return values
-
 
 class MaskingSettings(Table):
     """The masking of tokens; see :class:`wordloom.data.Masking`."""

@@ -23,37 +23,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wordloom.lazy import fetching
-
-_HOMES = {
-    name: module
-    for module, names in {
-        "corpus.phrases": "Phrases",
-        "corpus.vocabulary": "WordVocabulary split_words",
-        "corpus.word_rules": "WordRule word_rule",
-        "fasttext.labelled_text": "LabelledVocabulary",
-        "fasttext.model": "FastTextArgs FastTextModel",
-        "fasttext.subwords": "Subwords",
-        "fasttext.vectors": "FastTextVectors",
-        "files.checkpoints": "TokenVectors open_vectors",
-        "files.conversion": "Conversion convert_vectors",
-        "files.fasttext": "load_fasttext save_fasttext",
-        "files.formats": "load_vectors save_vectors",
-        "files.word2vec_text": "load_word2vec save_word2vec",
-        "files.word_counts": "read_word_counts write_word_counts",
-        "glove.cooccurrence": "Cooccurrences count_cooccurrences",
-        "glove.model": "GloVe",
-        "store.evaluation": "Agreement Analogies evaluate_word_analogies evaluate_word_pairs",
-        "store.keyed": "KeyedVectors",
-        "store.refusals": "QuestionError UnknownWordError",
-        "use.axes": "Axis project",
-        "use.classifier": "FastTextClassifier",
-        "use.maps": "WordMap word_map",
-        "use.text_embeddings": "TextEmbedder",
-        "word2vec.trainer": "TrainingCorpus WordTrainer",
-    }.items()
-    for name in names.split()
-}
+from wordloom.lazy import lazy_names
 
 __all__ = [
     "Agreement", "Analogies", "Axis", "Conversion", "Cooccurrences", "FastTextArgs",
@@ -96,8 +66,4 @@ if TYPE_CHECKING:
     from wordloom.vectors.use.text_embeddings import TextEmbedder
     from wordloom.vectors.word2vec.trainer import TrainingCorpus, WordTrainer
 
-__getattr__ = fetching(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, __file__)
