@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from wordloom.generate import Sampling
     from wordloom.models import build
     from wordloom.recipe import Recipe, load_recipe
-    from wordloom.run import LanguageModel, TextClassifier, TextEncoder, save, train
-    from wordloom.run.checkpoint import load
+    from wordloom.run import LanguageModel, TextClassifier, TextEncoder, load, save, train
     from wordloom.text import Tokenizer
     from wordloom.training import Trainer
 
