@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from safetensors.numpy import save_file
 
 from wordloom.errors import CheckpointError
 from wordloom.files import sync, temporary
+
+_FACTS = "wordloom"  # one key for all facts: safetensors writes several keys in a random order
 
 
 class SavedState:
@@ -31,11 +34,12 @@ class SavedState:
         Raises CheckpointError if it cannot be written; the previous state then remains.
         """
         arrays = {name: np.ascontiguousarray(array) for name, array in trainer.state().items()}
-        metadata = {**facts, "job": trainer.job, "jobs": trainer.jobs, "sha256": _digest(arrays)}
+        known = {**facts, "job": trainer.job, "jobs": trainer.jobs, "sha256": _digest(arrays)}
+        values = json.dumps({name: str(value) for name, value in known.items()})
         try:
             self.file.parent.mkdir(exist_ok=True)
             with temporary(self.file) as beside:
-                save_file(arrays, beside, metadata={name: str(value) for name, value in metadata.items()})
+                save_file(arrays, beside, metadata={_FACTS: values})
                 sync(beside)
                 beside.replace(self.file)
             sync(self.file.parent)
@@ -49,7 +53,7 @@ class SavedState:
         try:
             with safe_open(self.file, framework="numpy") as file:
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                facts = file.metadata() or {}
+                facts = _facts(file)
             if facts.get("sha256", digest := _digest(arrays)) != digest:
                 raise OSError("its checksum differs")
             return arrays, facts
@@ -60,10 +64,15 @@ class SavedState:
         """Return completed and total jobs, both 0 if no state was saved."""
         try:
             with safe_open(self.file, framework="numpy") as file:
-                facts = file.metadata() or {}
+                facts = _facts(file)
             return int(facts["job"]), int(facts["jobs"])
         except (OSError, SafetensorError, KeyError):
             return 0, 0
+
+
+def _facts(file: Any) -> dict[str, str]:
+    facts: dict[str, str] = json.loads((file.metadata() or {}).get(_FACTS, "{}"))
+    return facts
 
 
 def _digest(arrays: dict[str, NDArray[Any]]) -> str:
