@@ -58,14 +58,8 @@ def confusion_figure(counts: Sequence[Sequence[int]], labels: Sequence[str], kin
     for i, j in np.argwhere(shares >= _SHOWN):
         share = shares[i, j]
         colour, weight = "white" if share >= _DARK else figures.INK, "bold" if i == j else "normal"
-        style = {
-            "ha": "center",
-            "va": "center",
-            "fontsize": _CELL_FONT - 1,
-            "color": colour,
-            "weight": weight,
-        }
-        panel.text(j, i, f"{100 * share:.0f}", **style)
+        style = {"ha": "center", "va": "center", "fontsize": _CELL_FONT - 1}
+        panel.text(j, i, f"{100 * share:.0f}", color=colour, weight=weight, **style)
     bar = figures.add_colour_bar(panel, image, f"share of the true {kind}", _CELL_FONT)
     bar.set_ticks([0, 0.5, 1], labels=["0", "50 %", "100 %"])
     right, rows = int(np.trace(table)), int(table.sum())

@@ -16,13 +16,7 @@ from wordloom.nn.cache import KeyValueCache
 from wordloom.nn.feed_forward import ACTIVATIONS, FeedForward, GatedFeedForward, Swish
 from wordloom.nn.linear import Linear
 from wordloom.nn.norms import LayerNorm, RMSNorm
-from wordloom.nn.positions import (
-    Rotary,
-    apply_rotary,
-    halves_to_pairs,
-    pairs_to_halves,
-    sinusoidal_positions,
-)
+from wordloom.nn.positions import Rotary, apply_rotary, halves_to_pairs, pairs_to_halves, sinusoidal_positions
 from wordloom.nn.visibility import EVERYTHING, Visibility, causal_mask
 
 __all__ = [

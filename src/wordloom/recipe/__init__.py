@@ -2,14 +2,7 @@
 
 from wordloom.recipe.data import DATA, DataSettings
 from wordloom.recipe.reading import shipped_recipes
-from wordloom.recipe.recipe import (
-    MaskingSettings,
-    OldTask,
-    Recipe,
-    Result,
-    TokenizerSettings,
-    load_recipe,
-)
+from wordloom.recipe.recipe import MaskingSettings, OldTask, Recipe, Result, TokenizerSettings, load_recipe
 from wordloom.recipe.training import TrainSettings
 
 __all__ = [

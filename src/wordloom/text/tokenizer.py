@@ -19,8 +19,7 @@ from wordloom.text import special
 from wordloom.text.arguments import ArgumentTypeError, check_id, check_ids, describe
 from wordloom.text.direct import Ids
 from wordloom.text.encoding import Encoder, Encoding, Specials
-from wordloom.text.formats.reading import read_tokenizer
-from wordloom.text.formats.writing import write_tokenizer
+from wordloom.text.formats.folders import read_tokenizer, write_tokenizer
 from wordloom.text.streaming import StreamDecoder
 from wordloom.text.training.train import TrainingReport, train_definition
 

@@ -10,15 +10,7 @@ from typing import Any
 
 from wordloom.errors import CheckpointError, ConfigError, did_you_mean
 from wordloom.models import TaskConfig, config_from, family_of
-from wordloom.weights.families import (
-    bag_of_words,
-    bert,
-    bert_generation,
-    gpt,
-    gpt2,
-    llama,
-    marian,
-)
+from wordloom.weights.families import bag_of_words, bert, bert_generation, gpt, gpt2, llama, marian
 from wordloom.weights.families.task_heads import (
     HEAD,
     config_with_head,

@@ -124,14 +124,10 @@ class _Side:
         self.tokens: nn.Embedding = model.source_embedding if self.prefix else model.token_embedding
         self.blocks = model.encoder_blocks if side == "encoder" else model.decoder_blocks
         ours, theirs = model.config, _bert_config(folder)
-        for name in _SHARED:
-            _require(name, getattr(theirs, name), getattr(ours, name), str(folder), f"the model's {side}")
-        sizes = (
-            ("vocab_size", theirs.vocab_size, self.tokens.num_embeddings),
-            ("n_layers", theirs.n_layers, len(self.blocks)),
-        )
-        for name, stored, size in sizes:
-            _require(name, stored, size, str(folder), f"the model's {side}")
+        wanted = {name: getattr(ours, name) for name in _SHARED}
+        wanted |= {"vocab_size": self.tokens.num_embeddings, "n_layers": len(self.blocks)}
+        for name, value in wanted.items():
+            _require(name, getattr(theirs, name), value, str(folder), f"the model's {side}")
         if ours.max_seq_len > theirs.max_seq_len:
             raise CheckpointError(
                 f"{folder} has {theirs.max_seq_len} positions and the model {ours.max_seq_len}; lower it"

@@ -20,15 +20,7 @@ import numpy as np
 from torch import Tensor
 
 from wordloom.kernels.arithmetic import exp, highest
-from wordloom.kernels.decoding.leaves import (
-    activate,
-    attend,
-    layer_norm,
-    rotate,
-    share,
-    softmax,
-    store_row,
-)
+from wordloom.kernels.decoding.leaves import activate, attend, layer_norm, rotate, share, softmax, store_row
 from wordloom.kernels.machine_code import compiled, exact_routine, leaf, program, routine
 from wordloom.kernels.memory import FLOAT, load, pointer, prefetch_far
 from wordloom.kernels.products import panel

@@ -28,13 +28,7 @@ from wordloom.data.batches.order import Purpose, keyed
 from wordloom.errors import DeviceError, VectorError
 from wordloom.vectors.word2vec.layout import Part, Tables
 from wordloom.vectors.word2vec.sampling import alias_table, keep_probabilities
-from wordloom.vectors.word2vec.trainer import (
-    PortionStats,
-    Schedule,
-    Settings,
-    TrainingCorpus,
-    fill_uniform,
-)
+from wordloom.vectors.word2vec.trainer import PortionStats, Schedule, Settings, TrainingCorpus, fill_uniform
 
 _ROWS, _COLUMNS = 64, 128  # tiles of matrix products on a GPU, which groups fill
 _GROUPS = 64  # most groups of a batch

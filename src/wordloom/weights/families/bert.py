@@ -39,12 +39,17 @@ def layer_rows(theirs: str, ours: str) -> tuple[Row, Row]:
     return Row(f"{theirs}.weight", (f"{ours}.weight",)), Row(f"{theirs}.bias", (f"{ours}.bias",))
 
 
+def attention_rows(theirs: str, ours: str) -> Iterator[Row]:
+    """Yield the rows of an attention layer and its norm."""
+    for name in ("query", "key", "value"):
+        yield from layer_rows(f"{theirs}.self.{name}", f"{ours}.{name[0]}_proj")
+    yield from layer_rows(f"{theirs}.output.dense", f"{ours}.o_proj")
+    yield from layer_rows(f"{theirs}.output.LayerNorm", f"{ours}_norm")
+
+
 def block_rows(theirs: str, ours: str) -> Iterator[Row]:
     """Yield the rows of a block."""
-    for name in ("query", "key", "value"):
-        yield from layer_rows(f"{theirs}.attention.self.{name}", f"{ours}.attention.{name[0]}_proj")
-    yield from layer_rows(f"{theirs}.attention.output.dense", f"{ours}.attention.o_proj")
-    yield from layer_rows(f"{theirs}.attention.output.LayerNorm", f"{ours}.attention_norm")
+    yield from attention_rows(f"{theirs}.attention", f"{ours}.attention")
     yield from layer_rows(f"{theirs}.intermediate.dense", f"{ours}.feed_forward.up_proj")
     yield from layer_rows(f"{theirs}.output.dense", f"{ours}.feed_forward.down_proj")
     yield from layer_rows(f"{theirs}.output.LayerNorm", f"{ours}.ffn_norm")

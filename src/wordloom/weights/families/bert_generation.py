@@ -12,7 +12,7 @@ from typing import Any
 
 from wordloom.errors import CheckpointError
 from wordloom.models.bert_generation import BertGenerationConfig
-from wordloom.weights.families.bert import block_rows, layer_rows
+from wordloom.weights.families.bert import attention_rows, block_rows, layer_rows
 from wordloom.weights.formats import (
     ACTIVATION_NAMES,
     Format,
@@ -55,12 +55,7 @@ def _rows(config: BertGenerationConfig) -> Iterator[Row]:
     for i in range(config.decoder_layers):
         theirs, ours = f"decoder.bert.encoder.layer.{i}", f"decoder_blocks.{i}"
         yield from block_rows(theirs, ours)
-        for name in ("query", "key", "value"):
-            yield from layer_rows(
-                f"{theirs}.crossattention.self.{name}", f"{ours}.cross_attention.{name[0]}_proj"
-            )
-        yield from layer_rows(f"{theirs}.crossattention.output.dense", f"{ours}.cross_attention.o_proj")
-        yield from layer_rows(f"{theirs}.crossattention.output.LayerNorm", f"{ours}.cross_attention_norm")
+        yield from attention_rows(f"{theirs}.crossattention", f"{ours}.cross_attention")
     yield Row(f"{_HEAD}.bias", ("lm_head.bias",))
     yield Row(f"{_HEAD}.decoder.weight", ("lm_head.weight",))
 

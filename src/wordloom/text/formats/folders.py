@@ -1,4 +1,4 @@
-"""Read tokenizers of four formats into one definition."""
+"""Read tokenizers of four formats into one definition, and write a tokenizer folder."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from wordloom.errors import TokenizerError
+from wordloom.files import write_text
 from wordloom.text.definition import Definition, bert_template, bytes_to_characters
 from wordloom.text.encoding import build
 from wordloom.text.formats.checks import check
@@ -183,6 +184,25 @@ def _wordpiece_definition(
     if "[CLS]" in vocabulary and "[SEP]" in vocabulary:
         definition["post_processor"] = bert_template({name: vocabulary[name] for name in ("[CLS]", "[SEP]")})
     return definition
+
+
+def write_tokenizer(
+    folder: Path, definition: dict[str, Any], config: dict[str, Any], chat_template: str | None
+) -> None:
+    """Write ``tokenizer.json``, ``tokenizer_config.json`` and, if there is one, ``chat_template.jinja``.
+
+    Each file is replaced completely or not at all.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / "tokenizer.json", json.dumps(definition, ensure_ascii=False, indent=1))
+        write_text(folder / "tokenizer_config.json", json.dumps(config, ensure_ascii=False, indent=2) + "\n")
+        if chat_template is not None:
+            write_text(folder / "chat_template.jinja", chat_template)
+    except OSError as error:
+        raise TokenizerError(
+            f"cannot write the tokenizer to '{folder}': {error.strerror or error}; choose another folder"
+        ) from error
 
 
 def _json(path: Path) -> dict[str, Any]:
