@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from wordloom.data import CausalBatches, ContiguousBatches, Corpus, TokenShards, prepare
@@ -21,21 +20,7 @@ from wordloom.run.recipe_rows import corpus_of
 from wordloom.text import TOKENIZERS, Tokenizer
 
 AnyCorpus: TypeAlias = Corpus | LabelledDocuments
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """The tokenizer and batches of a recipe; ``validation`` is None if nothing is held out."""
-
-    tokenizer: Tokenizer
-    batches: CausalBatches | ContiguousBatches
-    validation: CausalBatches | ContiguousBatches | None
-
-    @property
-    def fingerprint(self) -> str:
-        """The sha256 of the shards for training and validation."""
-        parts = (self.batches, self.validation)
-        return joined_fingerprint(part.shards.fingerprint for part in parts if part is not None)
+AnyBatches: TypeAlias = CausalBatches | ContiguousBatches
 
 
 def joined_fingerprint(parts: Iterable[str]) -> str:
@@ -43,9 +28,9 @@ def joined_fingerprint(parts: Iterable[str]) -> str:
     return hashlib.sha256("/".join(parts).encode()).hexdigest()
 
 
-def ledger_json(parts: Mapping[str, Any]) -> str:
-    """Return the ledgers of parts, such as batches, as JSON; parts that are None are left out."""
-    ledgers = {name: part.ledger.as_dict() for name, part in parts.items() if part is not None}
+def ledger_json(parts: Mapping[Part, Any] | Mapping[str, Any]) -> str:
+    """Return the ledgers of parts, such as batches, as JSON."""
+    ledgers = {name: part.ledger.as_dict() for name, part in parts.items()}
     return json.dumps(ledgers, indent=1, ensure_ascii=False)
 
 
@@ -62,22 +47,17 @@ def recipe_corpus(recipe: Recipe) -> AnyCorpus:
     return Corpus(sources=d.train, split=d.split, validation_fraction=d.validation_fraction, **settings)
 
 
-def prepare_recipe(recipe: Recipe, *, tokenizer: Tokenizer | None, progress: TrainingProgress) -> Prepared:
-    """Return the tokenizer, shards and batches of ``recipe``; a tokenizer that is not given is trained."""
+def prepare_recipe(
+    recipe: Recipe, *, tokenizer: Tokenizer | None, progress: TrainingProgress
+) -> tuple[Tokenizer, dict[Part, AnyBatches]]:
+    """Return the tokenizer and the batches of each part; a tokenizer that is not given is trained."""
     corpus = recipe_corpus(recipe)
     if tokenizer is None:
         tokenizer = corpus_tokenizer(recipe, corpus, progress)
     if isinstance(corpus, LabelledDocuments):
         corpus.check(tokenizer)
-    d = recipe.data_as(CausalData)
-    orders: dict[Part, tuple[int, Order]] = {"train": (recipe.train.batch_size, d.order)}
-    if d.holds_out:
-        orders["validation"] = (1, "sequential")
-    parts: dict[Part, CausalBatches | ContiguousBatches] = {}
-    for part, (rows, order) in orders.items():
-        with progress.data(part) as show:
-            shards = prepare(corpus, tokenizer, part=part, specials=d.specials, progress=show)
-        parts[part] = causal_batches(recipe, shards, rows=rows, order=order)
+    names: tuple[Part, ...] = ("train", "validation") if recipe.data.holds_out else ("train",)
+    parts = {part: causal_part(recipe, corpus, tokenizer, part, progress) for part in names}
     for batches in parts.values():
         progress.say(batches.ledger.lines())
     shards = parts["train"].shards
@@ -89,21 +69,27 @@ def prepare_recipe(recipe: Recipe, *, tokenizer: Tokenizer | None, progress: Tra
         progress.say(
             f"bits per byte is not given: this {tokenizer.kind} tokenizer does not give all text back"
         )
-    return Prepared(tokenizer=tokenizer, batches=parts["train"], validation=parts.get("validation"))
+    return tokenizer, parts
 
 
-def causal_batches(
-    recipe: Recipe, shards: TokenShards, *, rows: int, order: Order
-) -> CausalBatches | ContiguousBatches:
-    """Return independent windows in an ``order``, or ``rows`` streams of windows for truncated BPTT."""
-    d = recipe.data_as(CausalData)
+def causal_part(
+    recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer, part: Part, progress: TrainingProgress
+) -> AnyBatches:
+    """Return a part as independent windows, or as parallel streams of windows for truncated BPTT.
+
+    Validation windows are in the order of the text.
+    """
+    d, is_training = recipe.data_as(CausalData), part == "train"
+    with progress.data(part) as show:
+        shards = prepare(corpus, tokenizer, part=part, specials=d.specials, progress=show)
     settings: dict[str, Any] = {
         "seq_len": recipe.train.seq_len,
         "document_mask": d.document_mask,
         "mask_document_starts": d.mask_document_starts,
     }
     if recipe.train.objective == "truncated_bptt":
-        return ContiguousBatches(shards, rows=rows, **settings)
+        return ContiguousBatches(shards, rows=recipe.train.batch_size if is_training else 1, **settings)
+    order: Order = d.order if is_training else "sequential"
     return CausalBatches(shards, seed=recipe.seed, order=order, **settings)
 
 

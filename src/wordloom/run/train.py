@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -160,13 +159,14 @@ def _train(
         _check_metric(trainer, task)
     writer = _tensorboard() if s.tensorboard else None
     run.begin(recipe, task.ledger)
-    metrics = _add_hooks(trainer, recipe, run.path, task, old, plan, facts, writer, progress)
+    _add_hooks(trainer, recipe, run.path, task, old, plan, facts, writer, progress)
     if resumed is not None:
         _restore(trainer, resumed, progress)
     cut_metrics(run.path / "metrics.jsonl", -1 if resumed is None else trainer.step)
     ended = _run(trainer, progress)
     if ended == "done":
         _finish(trainer, run.path, recipe, task, progress)
+    metrics = next((hook.metrics for hook in trainer.hooks if isinstance(hook, Evaluate)), {})
     return TrainResult(run.path, trainer.step, trainer.total_steps, ended == "stopped", metrics, plan)
 
 
@@ -236,15 +236,12 @@ def _add_hooks(
     facts: dict[str, Any],
     writer: Any,
     progress: TrainingProgress,
-) -> dict[str, float]:
-    """Give ``trainer`` its hooks, and return a dictionary that will hold the last evaluation's metrics."""
-    s, metrics = task.settings, dict[str, float]()
-    hooks: list[Hook] = []
+) -> None:
+    s, hooks = task.settings, list[Hook]()
     if task.evaluate is not None:
         signed = signature("validation", **task.scored, dtype=trainer.precision.mode)
         progress.say(f"scores      {signed}")
-        evaluate = _remembering(task.evaluate, metrics)
-        hooks.append(Evaluate(evaluate, every=s.evaluate_every, signature=signed))
+        hooks.append(Evaluate(task.evaluate, every=s.evaluate_every, signature=signed))
     if task.sample is not None:
         hooks.append(Sample(task.sample, every=s.sample_every))
     log = Log(
@@ -273,7 +270,6 @@ def _add_hooks(
 
     hooks.append(Save(save, every=s.save_every, keep_best=s.keep_best, best_metric=s.best_metric))
     trainer.hooks = hooks
-    return metrics
 
 
 def _restore(trainer: Trainer, resumed: Resumed, progress: TrainingProgress) -> None:
@@ -351,23 +347,6 @@ def _check_metric(trainer: Trainer, task: Task) -> None:
             f"train.best_metric {task.settings.best_metric!r} is not evaluated on the validation part of "
             f"this run; allowed: {', '.join(metrics) or 'none, since nothing is held out'}"
         )
-
-
-def _remembering(
-    evaluate: Callable[[Any], dict[str, float]], last: dict[str, float]
-) -> Callable[[Any], dict[str, float]]:
-    """Wrap ``evaluate`` to remove undefined metrics and store those of the last call in ``last``."""
-
-    def remember(model: Any) -> dict[str, float]:
-        evaluated = evaluate(model)
-        metrics = {
-            name: value for name, value in evaluated.items() if name == "loss" or not math.isnan(value)
-        }
-        last.clear()
-        last.update(metrics)
-        return metrics
-
-    return remember
 
 
 def _finish(trainer: Trainer, folder: Path, recipe: Recipe, task: Task, progress: TrainingProgress) -> None:

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,8 @@ def finished_weights(trainer: Trainer) -> Iterator[Any]:
 class Evaluate(Hook):
     """A hook that evaluates every ``every`` steps and at the end.
 
-    It puts the metrics that ``function(model)`` returns, and their ``signature``, into the step's record.
+    It puts the metrics that ``function(model)`` returns, except undefined (NaN) ones, and their ``signature``
+    into the step's record. ``metrics`` are those of the last evaluation.
     Raises NonFiniteError for a loss that is not finite.
     """
 
@@ -55,6 +56,7 @@ class Evaluate(Hook):
     _: KW_ONLY
     every: int
     signature: str = ""
+    metrics: dict[str, float] = field(default_factory=dict, init=False)
 
     def after_step(self, trainer: Trainer, record: StepRecord) -> None:
         last = trainer.step >= trainer.total_steps
@@ -62,7 +64,11 @@ class Evaluate(Hook):
             return
         began = time.perf_counter()
         with finished_weights(trainer) as model, trainer.precision.autocast():
-            record["evaluation"] = metrics = self.function(model)
+            evaluated = self.function(model)
+        metrics = {
+            name: value for name, value in evaluated.items() if name == "loss" or not math.isnan(value)
+        }
+        record["evaluation"] = self.metrics = metrics
         if not math.isfinite(metrics.get("loss", 0.0)):
             grows = getattr(trainer.model.config, "cell", None) == "rnn_relu"
             raise NonFiniteError(

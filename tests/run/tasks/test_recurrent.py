@@ -93,8 +93,8 @@ def test_the_last_evaluation_is_what_evaluate_says_of_the_joined_text(recurrent,
     result = train(recurrent(), ["train.evaluate_every=1000000"], out=tmp_path / "run")
     recipe = load_recipe(tmp_path / "run")
     lm = wordloom.load(tmp_path / "run")
-    prepared = prepare_recipe(recipe, tokenizer=lm.tokenizer, progress=TrainingProgress())
-    ids = torch.from_numpy(prepared.validation.shards.tokens()[:].astype("int64"))
+    _, parts = prepare_recipe(recipe, tokenizer=lm.tokenizer, progress=TrainingProgress())
+    ids = torch.from_numpy(parts["validation"].shards.tokens()[:].astype("int64"))
     with torch.no_grad():
         logits = lm.model.eval()(ids[None, :-1])[0]
     whole = float(F.cross_entropy(logits, ids[1:]))
@@ -113,10 +113,10 @@ def test_the_last_evaluation_is_what_evaluate_says_of_the_joined_text(recurrent,
 
 def test_windows_one_after_another_are_one_long_one(recurrent, tmp_path):
     recipe = load_recipe(recurrent(), ["model.dropout=0.0"])
-    prepared = prepare_recipe(recipe, tokenizer=None, progress=TrainingProgress())
-    batches = prepared.batches
+    tokenizer, parts = prepare_recipe(recipe, tokenizer=None, progress=TrainingProgress())
+    batches = parts["train"]
     model = build(
-        RNNConfig(vocab_size=prepared.tokenizer.vocab_size, dim=16),
+        RNNConfig(vocab_size=tokenizer.vocab_size, dim=16),
         generator=torch.Generator().manual_seed(0),
     )
     objective, total, count = TruncatedBPTT(), 0.0, 0

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from wordloom.data.files.source import Columns
+from wordloom.data.rows.labelled import Column
 from wordloom.errors import CheckpointError
 from wordloom.recipe import Recipe
 from wordloom.run.recipe_rows import recipe_of
 from wordloom.weights import load_config
+
+Sources: TypeAlias = Sequence[str]
+ColumnNames: TypeAlias = Sequence[Column] | None
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from wordloom.data import ScoredCorpus, ScoredRow, documents, questions
 from wordloom.data.files.stream import EncodingErrors
-from wordloom.data.rows.choices import ChoiceRow, choice_rows
+from wordloom.data.rows.choices import choice_rows
 from wordloom.data.rows.labelled import Column, LabelledCorpus, refuse_empty
 from wordloom.data.rows.labelled_documents import LabelledDocuments, label_token
 from wordloom.data.rows.squad import Question
@@ -33,7 +33,7 @@ from wordloom.evaluate.score import perplexity_of
 from wordloom.files import write_text
 from wordloom.inspect.score_plots import draw_confusion
 from wordloom.recipe.data import CausalData, QuestionData, TextData, TranslationData
-from wordloom.run.checkpoint.contents import Checkpoint, Reporter, report_columns
+from wordloom.run.checkpoint.contents import Checkpoint, ColumnNames, Reporter, Sources, report_columns
 from wordloom.run.models.embedder import Embedder
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.sentence_folder import pooling_of
@@ -45,8 +45,6 @@ from wordloom.run.tasks.masked import validation_scores
 from wordloom.run.tasks.translation.scores import pairs_to_score, translation_scores
 from wordloom.text import Specials
 
-Sources: TypeAlias = Sequence[str]
-Columns: TypeAlias = Sequence[Column] | None
 Corpus = TypeVar("Corpus", bound=LabelledCorpus)
 
 PAIRS_HINT = "; pairs of texts and their scores take --task similarity"
@@ -292,7 +290,7 @@ def _labelled_rows(
     sources: Sources,
     reporter: Reporter,
     *,
-    text_column: Columns = None,
+    text_column: ColumnNames = None,
     label_column: Column | None = None,
     **settings: Any,
 ) -> Corpus:
@@ -309,7 +307,7 @@ def _tagged_rows(
     sources: Sources,
     reporter: Reporter,
     *,
-    text_column: Columns = None,
+    text_column: ColumnNames = None,
     label_column: Column | None = None,
     encoding_errors: EncodingErrors = "strict",
 ) -> list[TaggedText]:
@@ -325,12 +323,6 @@ def _tagged_rows(
     return texts
 
 
-def _choice_rows(
-    checkpoint: Checkpoint, sources: Sources, reporter: Reporter, **settings: Any
-) -> list[ChoiceRow]:
-    return list(choice_rows(sources, answered=True, **settings))
-
-
 def _questions(
     checkpoint: Checkpoint, sources: Sources, reporter: Reporter, **settings: Any
 ) -> list[Question]:
@@ -343,7 +335,7 @@ def _questions(
 _ROWS: dict[str, Callable[..., Any]] = {
     "classification": partial(_labelled_rows, LabelledCorpus, ["classification"]),
     "regression": partial(_labelled_rows, ScoredCorpus, ["regression"]),
-    "multiple_choice": _choice_rows,
+    "multiple_choice": lambda _, sources, __, **reading: list(choice_rows(sources, answered=True, **reading)),
     "token_classification": _tagged_rows,
     "question_answering": _questions,
 }
@@ -376,15 +368,13 @@ def evaluate_translation(
     # all pairs are read, also beyond ``first``: the counts of both sides must agree
     pairs = list(pairs_to_score(checkpoint.folder, sources, **reading))[:first]
     with reporter.progress(len(pairs)) as advance:
-        done = 0
-
-        def progress() -> None:
-            nonlocal done
-            done += 1
-            advance(1, f"{done:,} of {len(pairs):,} texts translated")
-
+        done = count(1)
         scores, written = translation_scores(
-            translator, pairs, batch_size=batch_size or 32, progress=progress, **options
+            translator,
+            pairs,
+            batch_size=batch_size or 32,
+            progress=lambda: advance(1, f"{next(done):,} of {len(pairs):,} texts translated"),
+            **options,
         )
     if translations is not None:
         write_text(translations, "".join(f"{line}\n" for line in written))

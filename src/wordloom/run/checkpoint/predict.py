@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from wordloom.data.rows.choices import ChoiceRow, choice_rows
-from wordloom.data.rows.labelled import Column, columns_in
+from wordloom.data.rows.labelled import columns_in
 from wordloom.data.rows.squad import Question, asked
 from wordloom.data.rows.tagged import has_words, tagged_texts
 from wordloom.data.rows.texts import PlacedText, is_table, placed_texts
 from wordloom.errors import DataError
 from wordloom.evaluate.answers import Found
-from wordloom.run.checkpoint.contents import Checkpoint, Reporter
+from wordloom.run.checkpoint.contents import Checkpoint, ColumnNames, Reporter, Sources
 from wordloom.run.models.heads.classification import Prediction
 from wordloom.run.models.heads.multiple_choice import Choice
 from wordloom.run.models.heads.question_answering import QuestionAnswerer
@@ -31,8 +31,6 @@ _AT_ONCE = {"classification": 1 << 12}  # rows at once, by task
 _ROWS_AT_ONCE = 1 << 10  # by other tasks
 _SPANS = 20  # spans that share the probability of an answer, however many are shown
 
-Sources: TypeAlias = Sequence[str]
-Columns: TypeAlias = Sequence[Column] | None
 EncodingErrors: TypeAlias = Literal["strict", "replace"]
 LineAndFacts: TypeAlias = tuple[str, dict[str, Any]]
 
@@ -113,7 +111,7 @@ def _texts(
     sources: Sources,
     reporter: Reporter,
     *,
-    text_column: Columns = None,
+    text_column: ColumnNames = None,
     header: bool | None = None,
     field: str = "text",
     encoding_errors: EncodingErrors = "strict",
@@ -137,7 +135,7 @@ def _words_or_texts(
     sources: Sources,
     reporter: Reporter,
     *,
-    text_column: Columns = None,
+    text_column: ColumnNames = None,
     header: bool | None = None,
     **reading: Any,
 ) -> Iterator[PlacedText]:
@@ -162,7 +160,7 @@ def _words_or_texts(
             yield from placed_texts([source], words=words, **reading)
 
 
-def _require_table(text_column: Columns, header: bool | None) -> None:
+def _require_table(text_column: ColumnNames, header: bool | None) -> None:
     if text_column is None and header is not None:
         raise DataError("without --text-column no table is read: leave out --header and --no-header")
 

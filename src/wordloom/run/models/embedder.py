@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -12,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from wordloom.data.batches.masked import Marks
 from wordloom.errors import ConfigError, DataError, DataTypeError, NonFiniteError, did_you_mean
@@ -314,32 +313,18 @@ class Embedder:
         """Return the states of a causal model, which padding behind a row does not change."""
         if self.layer is None:
             return self.model.hidden(tokens)
-        with _captured(self.model, self.layer) as states:
+        states: list[Any] = []
+        if self.layer == 0:
+            block = self.model.blocks[0]
+            hook = block.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0]))
+        else:
+            block = self.model.blocks[self.layer - 1]
+            hook = block.register_forward_hook(lambda _, __, output: states.append(output))
+        try:
             self.model.hidden(tokens)
-        return states[0]
-
-
-@contextmanager
-def _captured(model: Any, layer: int) -> Iterator[list[Tensor]]:
-    """Yield a list that receives the input of the first block (layer 0), or the output of block ``layer``."""
-    states: list[Tensor] = []
-
-    def before(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-        states.append(inputs[0])
-
-    def after(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        states.append(output[0] if isinstance(output, tuple) else output)
-
-    blocks: Sequence[nn.Module] = model.blocks
-    hook = (
-        blocks[0].register_forward_pre_hook(before)
-        if layer == 0
-        else blocks[layer - 1].register_forward_hook(after)
-    )
-    try:
-        yield states
-    finally:
-        hook.remove()
+        finally:
+            hook.remove()
+        return states[0][0] if isinstance(states[0], tuple) else states[0]
 
 
 def _check_finite(vectors: NDArray[Any]) -> None:
@@ -381,17 +366,12 @@ class _Pooled:
             if not rows:
                 continue
             parts = [row for _, row, _ in sorted(rows, key=itemgetter(0))]
-            match self.pooling:
-                case "mean":
-                    vectors[i] = np.sum(parts, axis=0) / sum(n for _, _, n in rows)
-                case "sum":
-                    vectors[i] = np.sum(parts, axis=0)
-                case "max":
-                    vectors[i] = np.max(parts, axis=0)
-                case "cls":
-                    vectors[i] = parts[0]
-                case "last":
-                    vectors[i] = parts[-1]
+            if self.pooling in ("cls", "last"):
+                vectors[i] = parts[0 if self.pooling == "cls" else -1]
+            else:
+                vectors[i] = np.max(parts, axis=0) if self.pooling == "max" else np.sum(parts, axis=0)
+            if self.pooling == "mean":
+                vectors[i] /= sum(n for _, _, n in rows)
         _check_finite(vectors)
         if normalize:
             norms = np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -91,12 +91,13 @@ def forgetting_of(folders: Sequence[str | Path], metric: str | None = None) -> l
     for run, (recipe, old_task, scores, tokens) in found.items():
         if name not in scores:
             raise EvaluationError(f"{run} evaluates no {name!r}; {did_you_mean(name, scores)}")
+        remedy, setting, _ = _remedy(recipe)
         results.append(
             Forgetting(
                 folder=run,
-                remedy=_remedy(recipe),
+                remedy=remedy,
                 label=labels[run],
-                setting=_setting(recipe)[0],
+                setting=setting,
                 tokens=tokens,
                 before=old_task["before"],
                 after=old_task["after"],
@@ -107,43 +108,34 @@ def forgetting_of(folders: Sequence[str | Path], metric: str | None = None) -> l
     return sorted(results, key=lambda run: (REMEDIES.index(run.remedy), run.setting, run.label))
 
 
-def _remedy(recipe: Recipe) -> str:
-    s = recipe.train
-    if s.rehearsal_share is not None:
-        return REMEDIES[3 if recipe.start_from is not None else 4]
-    if s.language_model_weight:
-        return REMEDIES[1 if s.language_model_texts == "task" else 2]
-    return REMEDIES[0]
-
-
 def _labels(recipes: dict[Path, Recipe]) -> dict[Path, str]:
     """Return each run's setting of its remedy, with its rate or seed where runs share it."""
-    settings = {run: _setting(recipe)[1] for run, recipe in recipes.items()}
+    remedies = {run: _remedy(recipe) for run, recipe in recipes.items()}
     named: dict[Path, str] = {}
     for run, recipe in recipes.items():
+        remedy, _, label = remedies[run]
         alike = [
-            recipes[other]
-            for other in recipes
-            if other != run
-            and settings[other] == settings[run]
-            and _remedy(recipes[other]) == _remedy(recipe)
+            recipes[other] for other, (name, _, same) in remedies.items() if (name, same) == (remedy, label)
         ]
         differences = []
         if any(other.train.learning_rate != recipe.train.learning_rate for other in alike):
             differences.append(_rate(recipe))
         if any(other.seed != recipe.seed for other in alike):
             differences.append(f"seed {recipe.seed}")
-        named[run] = ", ".join([settings[run], *differences])
+        named[run] = ", ".join([label, *differences])
     return named
 
 
-def _setting(recipe: Recipe) -> tuple[float, str]:
+def _remedy(recipe: Recipe) -> tuple[str, float, str]:
+    """Return the remedy of a run, its setting as a number, and the label of the setting."""
     s = recipe.train
     if s.rehearsal_share is not None:
-        return s.rehearsal_share, f"{100 * s.rehearsal_share:.3g} %"
+        remedy = REMEDIES[3 if recipe.start_from is not None else 4]
+        return remedy, s.rehearsal_share, f"{100 * s.rehearsal_share:.3g} %"
     if s.language_model_weight:
-        return s.language_model_weight, f"\N{GREEK SMALL LETTER LAMDA} {s.language_model_weight:g}"
-    return s.learning_rate, _rate(recipe)
+        remedy = REMEDIES[1 if s.language_model_texts == "task" else 2]
+        return remedy, s.language_model_weight, f"\N{GREEK SMALL LETTER LAMDA} {s.language_model_weight:g}"
+    return REMEDIES[0], s.learning_rate, _rate(recipe)
 
 
 def _rate(recipe: Recipe) -> str:

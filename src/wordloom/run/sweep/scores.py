@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -140,14 +140,15 @@ def read_run(combination: Combination, folder: Path) -> SweepRun:
     recipe = combination.recipe
     failure = folder / "failed.json"
     reason = str(json.loads(failure.read_text(encoding="utf-8"))["reason"]) if failure.exists() else ""
+    run = SweepRun(
+        settings=combination.settings,
+        folder=folder,
+        state="failed" if reason else "waiting",
+        reason=reason,
+        work=_work(recipe),
+    )
     if not (folder / "recipe.toml").exists():  # a run can fail in its first, timed steps
-        return SweepRun(
-            settings=combination.settings,
-            folder=folder,
-            state="failed" if reason else "waiting",
-            reason=reason,
-            work=_work(recipe),
-        )
+        return run
     saved = RunFolder(folder, resume=True, force=False).saved_recipe(Recipe)
     try:
         refuse_changes(recipe, saved, free=())
@@ -160,16 +161,14 @@ def read_run(combination: Combination, folder: Path) -> SweepRun:
         state, reason = "done", ""
     elif reason:
         state = "failed"
-    return SweepRun(
-        settings=combination.settings,
-        folder=folder,
+    return replace(
+        run,
         state=state,
         metrics=scores_of(lines, recipe.train),
         signature=_signature(lines, recipe),
         steps=max((line["step"] for line in lines), default=0),
         seconds=sum(line.get("seconds", 0.0) for line in lines),
         reason=reason,
-        work=_work(recipe),
     )
 
 

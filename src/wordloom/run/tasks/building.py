@@ -36,7 +36,7 @@ from wordloom.training import Trainer
 from wordloom.training.gradient_checkpointing import checkpoint_blocks
 from wordloom.training.plan import check_fits
 from wordloom.training.precision import compile_blocks
-from wordloom.weights import load_config, start_from
+from wordloom.weights import load_config, load_state, start_from
 from wordloom.weights.special_tokens import pads_with_end_token
 
 log = logging.getLogger(__name__)
@@ -100,15 +100,23 @@ def check_vocabulary_size(config: Any, tokenizer: Tokenizer) -> None:
 
 
 def new_model(
-    recipe: Recipe, config: Any, start: Path | None, progress: TrainingProgress, *, extra_tokens: bool = False
+    recipe: Recipe,
+    config: Any,
+    start: Path | None,
+    progress: TrainingProgress,
+    *,
+    extra_tokens: bool = False,
+    whole: bool = False,
 ) -> Any:
     """Return the model of ``config``: from scratch, or with the weights that the checkpoint ``start`` has.
 
-    ``extra_tokens`` is that of :func:`wordloom.weights.start_from`.
+    ``extra_tokens`` is that of :func:`wordloom.weights.start_from`; ``whole`` requires all weights.
     """
     check_fits(config, recipe.train)
     model = build(config, generator=torch.Generator().manual_seed(recipe.seed))
-    if start is not None:
+    if start is not None and whole:
+        load_state(model, start)
+    elif start is not None:
         progress.say(start_from(model, start, extra_tokens=extra_tokens).lines())
     set_attention_backend(model, recipe.train.attention_backend)
     return model

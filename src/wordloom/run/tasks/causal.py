@@ -21,7 +21,7 @@ from wordloom.objectives import objective
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import CausalData
-from wordloom.run.prepare import Prepared, ledger_json, prepare_recipe
+from wordloom.run.prepare import AnyBatches, joined_fingerprint, ledger_json, prepare_recipe
 from wordloom.run.tasks.building import (
     check_length,
     check_vocabulary_size,
@@ -34,17 +34,18 @@ from wordloom.text import Specials, Tokenizer
 from wordloom.training import Trainer
 from wordloom.training.gradient_checkpointing import checkpoint_blocks
 from wordloom.training.precision import compile_blocks
-from wordloom.weights import load_config, load_model, load_state, save_model
+from wordloom.weights import load_config, load_model, save_model
 
 
 def causal_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) -> Task:
     """Return the task of predicting next tokens; ``start`` is a checkpoint to begin with."""
-    tokenizer = Tokenizer.from_pretrained(start) if start else None
-    prepared = prepare_recipe(recipe, tokenizer=tokenizer, progress=progress)
-    evaluate, scored = (None, {}) if prepared.validation is None else _evaluation(recipe, prepared)
+    saved = Tokenizer.from_pretrained(start) if start else None
+    tokenizer, parts = prepare_recipe(recipe, tokenizer=saved, progress=progress)
+    validation = parts.get("validation")
+    evaluate, scored = (None, {}) if validation is None else _evaluation(recipe, validation, tokenizer)
 
     def build_model() -> Any:
-        model = _model(recipe, prepared.tokenizer, start, progress)
+        model = _model(recipe, tokenizer, start, progress)
         family = family_of(model.config)
         if recipe.train.objective == "truncated_bptt" and not isinstance(model.blocks[0], Recurrent):
             raise RecipeError(
@@ -56,15 +57,18 @@ def causal_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) 
 
     return Task(
         settings=recipe.train,
-        batches=prepared.batches,
-        fingerprints={"data": prepared.fingerprint, "tokenizer": prepared.tokenizer.fingerprint},
-        ledger=ledger_json({"train": prepared.batches, "validation": prepared.validation}),
+        batches=parts["train"],
+        fingerprints={
+            "data": joined_fingerprint(part.shards.fingerprint for part in parts.values()),
+            "tokenizer": tokenizer.fingerprint,
+        },
+        ledger=ledger_json(parts),
         build_model=build_model,
         set_up=lambda trainer: _set_up(trainer, recipe),
         evaluate=evaluate,
         scored=scored,
-        sample=_sampler(recipe, prepared.tokenizer),
-        save=partial(save_model, tokenizer=prepared.tokenizer),
+        sample=_sampler(recipe, tokenizer),
+        save=partial(save_model, tokenizer=tokenizer),
     )
 
 
@@ -100,14 +104,11 @@ def _model(recipe: Recipe, tokenizer: Tokenizer, start: Path | None, progress: T
         check_length(config, recipe.train.seq_len)
     _require_causal(config, recipe)
     check_vocabulary_size(config, tokenizer)
-    if start is None or isinstance(saved, TaskConfig):
-        return new_model(recipe, config, start, progress)
-    if recipe.model:
-        model = new_model(recipe, config, None, progress)
-        load_state(model, start)
-    else:
-        model = load_model(start, dtype=torch.float32)
-        set_attention_backend(model, recipe.train.attention_backend)
+    has_head = isinstance(saved, TaskConfig)
+    if start is None or has_head or recipe.model:
+        return new_model(recipe, config, start, progress, whole=not has_head)
+    model = load_model(start, dtype=torch.float32)
+    set_attention_backend(model, recipe.train.attention_backend)
     return model
 
 
@@ -127,12 +128,10 @@ def _require_causal(config: Any, recipe: Recipe) -> None:
 
 
 def _evaluation(
-    recipe: Recipe, prepared: Prepared
+    recipe: Recipe, validation: AnyBatches, tokenizer: Tokenizer
 ) -> tuple[Callable[[Any], dict[str, float]], dict[str, object]]:
     """Return the function that computes the loss over sequential validation windows, and its settings."""
-    s, validation, tokenizer = recipe.train, prepared.validation, prepared.tokenizer
-    assert validation is not None
-    shards = validation.shards
+    s, shards = recipe.train, validation.shards
     windows = Windows.of(validation, s.evaluate_windows, s)
     carried = s.objective == "truncated_bptt"
     if carried:

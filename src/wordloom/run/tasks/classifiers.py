@@ -21,7 +21,7 @@ from wordloom.run.models.heads.labelled_rows import RowFacts, rows_read
 from wordloom.run.models.text_readers import BagReader, SequenceReader
 from wordloom.run.prepare import recipe_tokenizer
 from wordloom.run.tasks.building import new_model, takes_head
-from wordloom.run.tasks.head_task import head_parts, head_task
+from wordloom.run.tasks.head_task import head_parts, head_task, read_parts, refuse_lbfgs
 from wordloom.run.tasks.task import Task
 from wordloom.text import Tokenizer
 from wordloom.training.plan import Costs, check_fits
@@ -123,8 +123,7 @@ def rnn_classifier_task(recipe: Recipe, start: Path | None, progress: TrainingPr
     """Return the task of a :class:`wordloom.models.RNNClassifier` over the tokens of the training rows."""
     s = recipe.train
     recipe.check_family("rnn_classifier")
-    if s.optimizer == "lbfgs":
-        raise RecipeError('train.optimizer "lbfgs" is for model.family "bag_of_words"; take adamw or muon')
+    refuse_lbfgs(recipe)
     rows = TextClassifier.rows_of(recipe, Counter())
     train = rows["train"]
     if start is not None:
@@ -135,21 +134,12 @@ def rnn_classifier_task(recipe: Recipe, start: Path | None, progress: TrainingPr
     config = _config(recipe, start, "rnn_classifier", tokenizer.vocab_size, labels)
     reader = SequenceReader(tokenizer, s.seq_len, recipe.data_as(RowLengths).too_long, alike=s.batch_size)
     head = TextClassifier(model=None, reader=reader, config=config)
-    read = {
-        part: head.read(part_rows, seed=recipe.seed if part == "train" else None)
-        for part, part_rows in rows.items()
-    }
+    read = read_parts(head, rows, recipe)
     tokens = read["train"].ledger.terms / read["train"].ledger.rows
-
-    def build_model() -> Any:
-        model = new_model(recipe, config, None, progress)
-        if start is not None:
-            load_state(model, start)
-        return model
 
     return Task(
         settings=s,
-        build_model=build_model,
+        build_model=lambda: new_model(recipe, config, start, progress, whole=True),
         set_up=lambda trainer: f"{config.cell} by {trainer.model.blocks[0].forwards.kernel}",  # type: ignore
         costs=Costs(flops_per_token=_flops(config, tokens), tokens_per_sample=tokens, dense=True),
         **head_parts(head, read, progress, tokenizer.fingerprint),

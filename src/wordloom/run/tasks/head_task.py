@@ -37,8 +37,7 @@ def head_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) ->
     ``start`` is a checkpoint to begin with.
     """
     s, kind = recipe.train, HEADS[recipe.train.objective]
-    if s.optimizer == "lbfgs":
-        raise RecipeError('train.optimizer "lbfgs" is for model.family "bag_of_words"; take adamw or muon')
+    refuse_lbfgs(recipe)
     changes: Counter[str] = Counter()
     rows = kind.rows_of(recipe, changes)
     progress.say(f"{count:,} {what}" for what, count in changes.items() if count)
@@ -46,10 +45,7 @@ def head_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) ->
     tokenizer = start_tokenizer(recipe, start, kind.texts_of(rows["train"]), progress, kind.noun)
     config = head_config(recipe, tokenizer, start, task=kind.task, labels=labels)
     head = kind.for_training(recipe, tokenizer, config)
-    read = {
-        part: head.read(part_rows, part=part, seed=recipe.seed if part == "train" else None)
-        for part, part_rows in rows.items()
-    }
+    read = read_parts(head, rows, recipe)
     batches: Any = read["train"].batches
 
     tokens = batches.tokens_per_sample / (2 if config.both_orders else 1)
@@ -61,6 +57,18 @@ def head_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) ->
         costs=_costs(recipe, config, tokens),
         **head_parts(head, read, progress, tokenizer.fingerprint),
     )
+
+
+def refuse_lbfgs(recipe: Recipe) -> None:
+    """Raise RecipeError for the optimizer that only a bag of words takes."""
+    if recipe.train.optimizer == "lbfgs":
+        raise RecipeError('train.optimizer "lbfgs" is for model.family "bag_of_words"; take adamw or muon')
+
+
+def read_parts(head: Head, rows: Mapping[str, Any], recipe: Recipe) -> dict[str, ReadRows]:
+    """Return the rows as batches; those of the training part are permuted."""
+    seeds = {"train": recipe.seed}
+    return {part: head.read(part_rows, part=part, seed=seeds.get(part)) for part, part_rows in rows.items()}
 
 
 def head_parts(

@@ -121,9 +121,7 @@ def _prepared(
     tokenizer = Tokenizer.from_pretrained(start) if start else corpus_tokenizer(recipe, corpus, progress)
     s = recipe.train
 
-    def batches(part: Any, seq_len: int) -> AnyBatches:
-        return masked_part(recipe, corpus, tokenizer, part, seq_len, progress)
-
+    batches = partial(masked_part, recipe, corpus, tokenizer, progress=progress)
     train = batches("train", s.seq_len)
     parts: dict[str, AnyBatches | LengthSchedule] = {"train": train}
     if s.long_seq_len is not None:

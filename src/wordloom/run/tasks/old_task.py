@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wordloom.data import prepare
-from wordloom.data.batches.causal import Order
 from wordloom.data.batches.mixed import RehearsedBatches
 from wordloom.errors import CheckpointError, RecipeError
 from wordloom.evaluate.reading import tokenizer_name
@@ -21,7 +19,7 @@ from wordloom.objectives import objective
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.recipe.reading import read_recipe
-from wordloom.run.prepare import causal_batches, joined_fingerprint, recipe_corpus
+from wordloom.run.prepare import causal_part, joined_fingerprint, recipe_corpus
 from wordloom.run.tasks.building import start_tokenizer
 from wordloom.run.tasks.masked import masked_part, training_flops
 from wordloom.run.tasks.task import Task, Windows, mean_loss
@@ -92,10 +90,7 @@ def with_old_task(
         seeded = about.model_copy(update={"seed": seed})
         if encoder:
             return masked_part(seeded, corpus, tokenizer, part, length, progress)
-        with progress.data(part) as show:
-            shards = prepare(corpus, tokenizer, part=part, specials=old.specials, progress=show)
-        order: Order = "permutation" if part == "train" else "sequential"
-        return causal_batches(seeded, shards, rows=1, order=order)
+        return causal_part(seeded, corpus, tokenizer, part, progress)
 
     validation = read("validation", old.seed)
     windows = Windows.of(validation, old.evaluate_windows, s)

@@ -33,7 +33,7 @@ from wordloom.run.tasks.task import Task, mean_loss
 from wordloom.training import Trainer
 from wordloom.training.gradient_checkpointing import checkpoint_blocks
 from wordloom.training.plan import Costs
-from wordloom.weights import config_from_bert, load_config, load_state, save_model, start_from_bert
+from wordloom.weights import config_from_bert, load_config, save_model, start_from_bert
 from wordloom.weights.configs import FORMATS, format_of
 from wordloom.weights.formats import Format
 
@@ -97,12 +97,11 @@ def translation_task(recipe: Recipe, start: Path | None, progress: TrainingProgr
     _, target_tokens = train.tokens_per_sample
 
     def build_model() -> Any:
+        if start is None or not _begins_as_bert(config, start):
+            return new_model(recipe, config, start, progress, whole=True)
         model = new_model(recipe, config, None, progress)
-        if start is not None and _begins_as_bert(config, start):
-            for started in start_from_bert(model, start, cross_attention=s.cross_attention):
-                progress.say(started.lines())
-        elif start is not None:
-            load_state(model, start)
+        for started in start_from_bert(model, start, cross_attention=s.cross_attention):
+            progress.say(started.lines())
         return model
 
     evaluate, scored = None, dict[str, object]()
