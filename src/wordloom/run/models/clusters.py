@@ -55,9 +55,9 @@ class Clusters:
     words: list[list[tuple[str, float]]] = field(repr=False)
     silhouette: float | None
     compared: int
-    nmi: float | None
-    adjusted_rand: float | None
-    labels: list[dict[str, int]] = field(repr=False)
+    nmi: float | None = None
+    adjusted_rand: float | None = None
+    labels: list[dict[str, int]] = field(default_factory=list, repr=False)
     method: str
     seed: int
 
@@ -75,10 +75,9 @@ def cluster_texts(
 ) -> Clusters:
     """Group ``texts`` by their ``vectors`` [N, D] into ``k`` clusters.
 
-    ``kmeans`` takes the best of ten starts by k-means++, drawn from ``seed``. ``agglomerative`` joins the two
-    clusters that add least to the variance within (Ward 1963), until ``k`` are left. It draws nothing, and
-    its memory grows with the square of N. Both use Euclidean distances, which order vectors of length 1 as
-    cosines do.
+    ``kmeans`` takes the best of ten starts by k-means++, drawn from ``seed``. ``agglomerative`` joins
+    clusters by Ward's method (1963); its memory grows with the square of N. Both use Euclidean distances,
+    which order vectors of length 1 as cosines do.
 
     Args:
         labels: the labels of the texts, to compare the clusters with; they do not affect the clusters.
@@ -106,15 +105,6 @@ def cluster_texts(
     distances = np.linalg.norm(x - centres[assigned], axis=1)
     members = [np.flatnonzero(assigned == cluster) for cluster in range(k)]
     silhouette, compared = _silhouette(x, assigned, seed)
-    nmi = rand = None
-    tallies: list[dict[str, int]] = []
-    if labels is not None:
-        from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
-
-        nmi = float(normalized_mutual_info_score(list(labels), assigned))
-        rand = float(adjusted_rand_score(list(labels), assigned))
-        named = [sorted(str(labels[i]) for i in numbers.tolist()) for numbers in members]
-        tallies = [dict(Counter(names).most_common()) for names in named]
     return Clusters(
         assigned=assigned,
         distances=distances,
@@ -126,11 +116,9 @@ def cluster_texts(
         words=top_words(texts, assigned, n_words),
         silhouette=silhouette,
         compared=compared,
-        nmi=nmi,
-        adjusted_rand=rand,
-        labels=tallies,
         method=method,
         seed=seed,
+        **({} if labels is None else _agreement(labels, assigned, members)),
     )
 
 
@@ -184,6 +172,20 @@ def _assigned(x: NDArray[np.float64], k: int, method: Method, seed: int) -> NDAr
     else:
         clustering = AgglomerativeClustering(k, linkage="ward")
     return np.asarray(clustering.fit_predict(x), np.int64)
+
+
+def _agreement(
+    labels: Sequence[str], assigned: NDArray[np.int64], members: Sequence[NDArray[np.int64]]
+) -> dict[str, Any]:
+    """Return the fields of :class:`Clusters` that compare the clusters with labels."""
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+    named = [sorted(str(labels[i]) for i in numbers.tolist()) for numbers in members]
+    return {
+        "nmi": float(normalized_mutual_info_score(list(labels), assigned)),
+        "adjusted_rand": float(adjusted_rand_score(list(labels), assigned)),
+        "labels": [dict(Counter(names).most_common()) for names in named],
+    }
 
 
 def _by_size(assigned: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -64,22 +64,8 @@ def with_old_task(
     """
     old, s, config = recipe.old_task, task.settings, body_of(model).config
     assert old is not None
-    encoder = encodes(config)
-    if not (config.masked_lm_head if encoder else hasattr(body_of(model), "lm_head")):
-        raise RecipeError(
-            f"[old_task] is of a language model, and the {family_of(config)} of this run has no head of one; "
-            "leave it out"
-        )
-    length = old.seq_len or s.seq_len
-    longest = context_limit(config)
-    if longest is not None and length > longest:
-        raise RecipeError(f"rows of [old_task] have {length} tokens and the model reads {longest}; give "
-                          "old_task.seq_len")  # fmt: skip
-    if start is None and recipe.tokenizer.path is None:
-        raise RecipeError(
-            "[old_task] is read with the tokenizer of a checkpoint: begin with one (--from CHECKPOINT), or, "
-            "to train both tasks from scratch, name the old task's tokenizer as tokenizer.path"
-        )
+    encoder, length = encodes(config), old.seq_len or s.seq_len
+    _check(recipe, start, model, length)
     tokenizer = start_tokenizer(recipe, start, (), progress, "row")
     about = _as_recipe(recipe, "masked_lm" if encoder else "causal_lm")
     corpus: Any = recipe_corpus(about)
@@ -120,6 +106,25 @@ def with_old_task(
         ledger=json.dumps(ledger, indent=1, ensure_ascii=False),
     )
     return task, Measured(lambda body: mean_loss(body, old_objective, windows.batches()), scored)
+
+
+def _check(recipe: Recipe, start: Path | None, model: Any, length: int) -> None:
+    """Raise RecipeError unless the old task has a head, a tokenizer, and rows that the model reads."""
+    config = body_of(model).config
+    if not (config.masked_lm_head if encodes(config) else hasattr(body_of(model), "lm_head")):
+        raise RecipeError(
+            f"[old_task] is of a language model, and the {family_of(config)} of this run has no head of one; "
+            "leave it out"
+        )
+    longest = context_limit(config)
+    if longest is not None and length > longest:
+        raise RecipeError(f"rows of [old_task] have {length} tokens and the model reads {longest}; give "
+                          "old_task.seq_len")  # fmt: skip
+    if start is None and recipe.tokenizer.path is None:
+        raise RecipeError(
+            "[old_task] is read with the tokenizer of a checkpoint: begin with one (--from CHECKPOINT), or, "
+            "to train both tasks from scratch, name the old task's tokenizer as tokenizer.path"
+        )
 
 
 def _as_recipe(recipe: Recipe, kind: str) -> Recipe:
