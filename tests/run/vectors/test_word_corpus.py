@@ -79,9 +79,9 @@ def test_phrases_are_joined_as_in_the_whole_text(tmp_path, monkeypatch):
             monkeypatch.setattr(module, "SEGMENT", size)
             monkeypatch.setenv("WORDLOOM_CACHE", str(tmp_path / f"cache-{separator}-{size}"))
             corpus = corpus_of(tmp_path / "text.txt", f"data.separator={separator}")
-            plain = corpus.fingerprint
+            plain = corpus.part_fingerprint("all")
             corpus.phrases.extend(passes)
-            assert corpus.fingerprint != plain
+            assert corpus.part_fingerprint("all") != plain
             counted = WordVocabulary.count(corpus.texts(), min_count=1, split="whitespace", lower=False)
             assert (counted.words, counted.counts.tolist()) == (known.words, known.counts.tolist())
             shards = prepare(corpus, corpus.encoder(known), part="all", specials="text")
