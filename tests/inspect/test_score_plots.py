@@ -97,7 +97,7 @@ def run(score: float, after: float, *, before: float = 4.0, remedy: int = 0) -> 
 def test_from_one_checkpoint_on_the_scale_is_what_was_forgotten() -> None:
     changes = (0.01, 0.02, 0.1, 1.0, 4.0, -0.03)
     runs = [run(0.1 * at, 4.0 + change) for at, change in enumerate(changes)]
-    runs.append(run(0.5, 4.2, before=9.0, remedy=4))  # began afresh, beside the same checkpoint
+    runs.append(run(0.5, 4.2, before=9.0, remedy=4))  # trained from scratch
     (panel,) = forgetting_figure(runs, REMEDIES).axes
     assert panel.get_ylabel() == "old task: loss above the checkpoint's (nats)"
     drawn = np.concatenate([line.get_ydata() for line in panel.lines if line.get_marker() in "oP"])

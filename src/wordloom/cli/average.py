@@ -23,7 +23,7 @@ def command(
     last: int | None = option(None, "Take only the newest N checkpoints of each run.", min=2),
     force: bool = option(False, "Replace the checkpoint in --out.", "--force"),
 ) -> None:
-    """Average the weights of checkpoints into a new checkpoint.  It gets their tokenizer.
+    """Average the weights of checkpoints into a new checkpoint.  The new checkpoint keeps their tokenizer.
 
     A run keeps the last train.keep_last checkpoints, one every train.save_every steps.
     """

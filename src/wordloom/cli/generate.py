@@ -59,7 +59,10 @@ def command(
     dtype: options.DTYPE = "auto",
     as_json: bool = option(False, "Print one JSON object.", "--json"),
 ) -> None:
-    """Generate text from a prompt.  Or score given continuations, or show the most probable next tokens."""
+    """Generate text from a prompt.
+
+    With --score, score given continuations instead; with --next, show the most probable next tokens.
+    """
     from wordloom.errors import GenerationError
     from wordloom.run import LanguageModel, load_as
 

@@ -120,7 +120,7 @@ TOO_LONG = Annotated[
     Literal["error", "cut", "window"],
     Option(
         help="Texts with more tokens than the model reads: report an error, truncate them (cut), or read "
-        "them in several windows (token classification, embeddings)."
+        "them in several windows, where the task allows it."
     ),
 ]
 BATCH_SIZE = Annotated[

@@ -62,7 +62,7 @@ def documents(
 ) -> None:
     """Find the documents nearest to a text.
 
-    Nearness is the cosine of their bags of words.  It needs no labels and no training.
+    Nearness is the cosine of their bags of words.  The command needs no labels and no training.
     """
     from wordloom.data import DocumentBags
     from wordloom.data.bags.documents import refuse_taken

@@ -26,7 +26,7 @@ Split: TypeAlias = Literal["tail", "hash", "files"]
 PARTS = ("train", "validation", "all")
 SPLITS = ("tail", "hash", "files")
 
-CUT = "document(s) cut in two by the split"
+CUT = "document(s) divided by the split"
 EMPTY = "empty document(s)"
 _HASHED = 1 << 16  # characters (bytes) at the start of a document that decide its part in a hash split
 

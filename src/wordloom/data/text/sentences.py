@@ -53,7 +53,7 @@ class Sentences:
         self.corpus, self.rule = corpus, rule
         self.encoding_errors, self.split = corpus.encoding_errors, corpus.split
         self.validation_fraction = corpus.validation_fraction
-        self.note = "each document is cut into sentences by " + (
+        self.note = "each document is divided into sentences by " + (
             "its lines" if rule == "line" else "its punctuation and blank lines"
         )
 

@@ -57,7 +57,7 @@ class SavedState:
             if facts.get("sha256", digest := _digest(arrays)) != digest:
                 raise OSError("its checksum differs")
             return arrays, facts
-        except (OSError, SafetensorError) as error:
+        except (OSError, SafetensorError, ValueError) as error:
             raise CheckpointError(f"cannot read {self.file}: {error}; start again with --force") from None
 
     def progress(self) -> tuple[int, int]:
@@ -66,7 +66,7 @@ class SavedState:
             with safe_open(self.file, framework="numpy") as file:
                 facts = _facts(file)
             return int(facts["job"]), int(facts["jobs"])
-        except (OSError, SafetensorError, KeyError):
+        except (OSError, SafetensorError, KeyError, ValueError):
             return 0, 0
 
 
