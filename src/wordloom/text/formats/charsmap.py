@@ -21,7 +21,7 @@ import base64
 import struct
 import unicodedata
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -35,7 +35,6 @@ _ESCAPE, _BARRIER, _SEPARATOR, _STAND_IN, _START = _MARKS = [chr(0xF0000 + i) fo
 _ESCAPED = {mark: _ESCAPE + chr(0xF0005 + i) for i, mark in enumerate(_MARKS)}
 _PRIVATE = frozenset(map(chr, range(0xF0000, 0xF000A)))
 
-_ASSIGNED = [chr(point) for point in range(0x80, 0x30000) if not 0xD800 <= point < 0xE000]  # and more
 _IOTA = "\u0345"  # the one combining character that case folding maps to a letter
 
 # Characters of Unicode's class Prepend, which form one grapheme with the character that follows.
@@ -193,19 +192,24 @@ def _composing(plan: _Plan, single: dict[str, str], long: dict[str, str]) -> _Pl
         raise UnsupportedRulesError("have a key of several characters that begins with a combining one")
     jamo = map(chr, [*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)])  # vowels and final consonants
     attaching = {*jamo, *plan.seconds, *(pair[1] for pair in pairs)}
-    attaching |= {c for c in _ASSIGNED if unicodedata.combining(c)}
+    attaching |= {c for c in _characters() if unicodedata.combining(c)}
     attaching |= {c for c, value in single.items() if value[:1] in attaching}
     return plan._replace(attaching=frozenset(attaching), hides_iota=_IOTA in single)
 
 
 @cache
 def _canonical_decompositions() -> dict[str, str]:
-    decompositions = {c: unicodedata.decomposition(c) for c in _ASSIGNED}
+    decompositions = ((c, unicodedata.decomposition(c)) for c in _characters())
     return {
         c: "".join(chr(int(code, 16)) for code in parts.split())
-        for c, parts in decompositions.items()
+        for c, parts in decompositions
         if parts and not parts.startswith("<")
     }
+
+
+def _characters() -> Iterator[str]:
+    """Yield the characters that may combine or decompose; ASCII has none."""
+    return (chr(point) for point in range(0x80, 0x30000) if not 0xD800 <= point < 0xE000)
 
 
 def _replacements(
