@@ -14,13 +14,13 @@ def test_importing_text_is_light():
     assert not {"torch", "tokenizers", "tiktoken", "transformers", "sentencepiece", "pydantic"} & loaded
 
 
-def test_importing_formats_takes_little_memory():
+def test_importing_text_takes_little_memory():
     code = (
-        "import tracemalloc, wordloom.text; tracemalloc.start(); import wordloom.text.formats.sentencepiece; "
+        "import tracemalloc, numpy; tracemalloc.start(); import wordloom.text.formats.sentencepiece; "
         "print(tracemalloc.get_traced_memory()[0])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(result.stdout) < 2_000_000
+    assert int(result.stdout) < 8_000_000
 
 
 def test_sentencepiece_models_need_no_sentencepiece(data, monkeypatch):
