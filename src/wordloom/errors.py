@@ -1,23 +1,7 @@
-"""Every error Wordloom raises on purpose, as one tree.
+"""The errors that Wordloom raises on purpose.
 
-::
-
-    WordloomError                 anything below; its text is one line a user can act on
-    ├── RecipeError               a recipe or an override: unknown key, wrong type, impossible value
-    ├── DataError                 a corpus, data set, shard or batch
-    ├── TokenizerError            a tokenizer file, its training, or text it cannot take
-    ├── ConfigError               a model shape that cannot be built
-    ├── CheckpointError           a checkpoint folder: missing, truncated, mismatching, in the way
-    ├── DeviceError               a device, precision or kernel this machine does not have
-    ├── GenerationError           a prompt or a sampling setting
-    ├── EvaluationError           a text, window or task that cannot be scored
-    ├── VectorError               word vectors: their corpus, a file of them, a word that has none
-    └── NonFiniteError            loss or gradients became NaN or infinite in training
-
-The command prints the message in red without a traceback and exits with code 2.  An exception of
-any other type is a bug of ours and shows its traceback.
-
-The message says three things in one line: what was given, what is allowed, what to do.
+The message is one line: what was given, what is allowed, what to do.  The command prints it in red without a
+traceback and exits with code 2.  Any other exception is a bug of Wordloom and shows its traceback.
 """
 
 from __future__ import annotations

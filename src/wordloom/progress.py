@@ -176,7 +176,7 @@ class TrainingProgress:
 
 
 class TerminalReporter:
-    """Shows lines and progress; see :class:`wordloom.run.checkpoint.contents.Reporter`."""
+    """Shows lines and progress; see :class:`wordloom.run.checkpoint.loaders.Reporter`."""
 
     def say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from wordloom.data import IGNORE, CausalBatches, Corpus, documents, prepare
 from wordloom.data.batches.order import keyed, permute
-from wordloom.data.shards.ledger import Ledger
+from wordloom.data.ledgers import Ledger
 from wordloom.data.shards.segments import Cutter, cut_rule
 from wordloom.data.shards.storage import ShardWriter, TokenShards
 from wordloom.text import Tokenizer

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from wordloom.errors import TokenizerError
 from wordloom.text import TOKENIZERS, Tokenizer, encoding
-from wordloom.text.cutting import cut_at_spaces
+from wordloom.text.encoding import cut_at_spaces
 from wordloom.text.fast_bpe import proven_ranks, tiktoken_twin
 
 # Every code point below U+20000 outside the large uniform blocks, and a sample of all others.

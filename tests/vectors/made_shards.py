@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from wordloom.data import TokenShards
-from wordloom.data.shards.ledger import Ledger
+from wordloom.data.ledgers import Ledger
 from wordloom.data.shards.storage import ShardWriter
 
 _numbers = itertools.count()

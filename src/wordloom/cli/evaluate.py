@@ -107,8 +107,8 @@ def command(
     .jsonl, .parquet, .txt). Translation models read pairs of texts. Each score has a signature
     of its settings.
     """
-    from wordloom.run.checkpoint.contents import read_checkpoint
     from wordloom.run.checkpoint.kinds import KINDS, kind_of
+    from wordloom.run.checkpoint.loaders import read_checkpoint
 
     contents = read_checkpoint(checkpoint)
     kind = kind_of(contents)

@@ -46,8 +46,8 @@ def command(
     answering gives the answer, where it begins and ends, and its probability. An encoder gives the most
     probable tokens for each mask.
     """
-    from wordloom.run.checkpoint.contents import read_checkpoint
     from wordloom.run.checkpoint.kinds import KINDS, kind_of
+    from wordloom.run.checkpoint.loaders import read_checkpoint
 
     contents = read_checkpoint(checkpoint)
     kind = kind_of(contents)

@@ -11,8 +11,8 @@ import typer
 from wordloom.errors import WordloomError
 
 if TYPE_CHECKING:
-    from wordloom.run.checkpoint.contents import Checkpoint
     from wordloom.run.checkpoint.kinds import Kind, Use
+    from wordloom.run.checkpoint.loaders import Checkpoint
 
 # typer brings its own click (older versions import click) and exports only this subclass of its errors
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]

@@ -1,28 +1,16 @@
-"""Text to batches: documents -> token shards -> batches.  Targets, shifts and loss masks are made here only.
+"""From text to batches: documents, token shards, batches.  Targets, shifts and loss masks are made only here.
 
-Importing this package imports neither torch nor numpy; each name below loads its module when first used.
+Importing this package imports neither torch nor numpy; each name loads its module at its first use.
 
-Reading      :func:`documents`, :func:`pieces`, :func:`records`
-Named sets   :data:`DATASETS`, :func:`fetch`, :func:`resolve`
-A corpus     :class:`Corpus` (what to read, how to split it), :func:`prepare` -> :class:`TokenShards`
-Batches      :class:`CausalBatches` -> :class:`CausalBatch`, with :data:`IGNORE` where nothing is scored;
-             :class:`ContiguousBatches` for recurrent models, whose windows go on where those before ended
-Masked text  :class:`MaskedBatches` of windows, :class:`SentencePairBatches` of :class:`Sentences` ->
-             :class:`MaskedBatch`; a :class:`Masker` hides tokens as :class:`Masking` says
-Pairs        :class:`PairCorpus`, :func:`prepare_pairs` -> :class:`PairShards`; :class:`PairBatches` ->
-             :class:`PairBatch` for sequence-to-sequence models
-Classes      :func:`labelled_rows`, :class:`LabelledCorpus`; :class:`BagVectorizer` makes bags of words of
-             texts, :class:`BagBatches` -> :class:`LabelBatch`, as :class:`SequenceLabelBatches` of tokens;
-             :class:`LabelledDocuments`, a corpus of texts that stand after their labels
-Scores       :func:`scored_rows` -> :class:`ScoredRow`, texts with a number; :class:`ScoredCorpus`
-Tags         :func:`tagged_texts` -> :class:`TaggedText`, texts whose words have labels;
-             :func:`tagged_rows` -> :class:`TaggedRows`, where each word's first token has its label;
-             :class:`WordLabelBatches`
-Choices      :func:`choice_rows` -> :class:`ChoiceRow`, questions with several answers to choose from;
-             :func:`choice_tokens`, :class:`ChoiceBatches`
-Questions    :func:`questions` -> :class:`Question` with its :class:`Answer`; :func:`question_windows` ->
-             :class:`AnswerWindows`, rows of a question and a part of its text
-Documents    :func:`texts_of` what holds them; :class:`DocumentBags`: tf-idf and the nearest, without labels
+- Texts: :func:`documents`, :func:`pieces`, :func:`records`, :func:`texts_of`.
+- Named data sets: :data:`DATASETS`, :func:`fetch`, :func:`resolve`.
+- Running text: a :class:`Corpus` is what to read and how to divide it; :func:`prepare` writes its
+  :class:`TokenShards`, which :class:`CausalBatches`, :class:`ContiguousBatches` (truncated back-propagation),
+  :class:`MaskedBatches` and :class:`SentencePairBatches` read.
+- Rows: :func:`labelled_rows`, :func:`scored_rows`, :func:`tagged_texts` (token classification),
+  :func:`choice_rows` (multiple choice), :func:`questions` (SQuAD) and :class:`PairCorpus` (translation), each
+  with batches of its own.
+- Bags of words: :class:`BagVectorizer`, and :class:`DocumentBags` for texts without labels.
 """
 
 from __future__ import annotations
@@ -45,12 +33,12 @@ if TYPE_CHECKING:
     from wordloom.data.batches.sequences import SequenceLabelBatches, Sequences
     from wordloom.data.batches.spans import AnswerWindow, AnswerWindows, question_windows
     from wordloom.data.batches.words import TaggedRows, WordLabelBatches, tagged_rows
-    from wordloom.data.files.document import Document
     from wordloom.data.files.json import Record
+    from wordloom.data.files.source import Document
+    from wordloom.data.ledgers import Ledger, RowLedger
     from wordloom.data.rows.choices import ChoiceRow, choice_rows
     from wordloom.data.rows.labelled import LabelledCorpus, LabelledRow, labelled_rows
     from wordloom.data.rows.labelled_documents import LabelledDocuments
-    from wordloom.data.rows.ledger import RowLedger
     from wordloom.data.rows.pairs import Pair, PairCorpus
     from wordloom.data.rows.scored import ScoredCorpus, ScoredRow, scored_rows
     from wordloom.data.rows.squad import Answer, Question, questions
@@ -59,7 +47,6 @@ if TYPE_CHECKING:
     from wordloom.data.sets.catalogue import DATASETS
     from wordloom.data.sets.fetch import fetch, resolve
     from wordloom.data.sets.info import DatasetFile, DatasetInfo
-    from wordloom.data.shards.ledger import Ledger
     from wordloom.data.shards.pairs import PairShards, prepare_pairs
     from wordloom.data.shards.prepare import Progress, prepare
     from wordloom.data.shards.storage import TokenShards

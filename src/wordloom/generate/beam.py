@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from wordloom.errors import GenerationError
 from wordloom.generate.decoder import Decoder
 from wordloom.generate.fast import Accelerated
-from wordloom.generate.limits import check_finite, check_known, new_token_limits, not_finite
+from wordloom.generate.prompts import check_finite, check_known, new_token_limits, not_finite
 from wordloom.generate.sampling import whole_number
 from wordloom.models import context_limit
 from wordloom.nn.evaluating import evaluating

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from wordloom.errors import GenerationError
 from wordloom.generate.decoder import Decoder
-from wordloom.generate.limits import check_known, new_token_limits, not_finite
+from wordloom.generate.prompts import check_known, new_token_limits, not_finite, token_ids
 from wordloom.generate.sampling import Sampling, next_ids, row_generator, seed_of
-from wordloom.generate.token_ids import token_ids
 from wordloom.models import context_limit
 from wordloom.nn.memory import Memory
 

@@ -17,10 +17,8 @@ import torch
 from torch import Tensor
 
 from wordloom.errors import GenerationError, did_you_mean
-from wordloom.generate.token_ids import token_ids
+from wordloom.generate.prompts import token_ids
 from wordloom.nn.evaluating import widened
-
-DEFAULT_NEW_TOKENS = 256
 
 
 @dataclass(frozen=True, kw_only=True)

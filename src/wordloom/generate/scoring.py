@@ -10,7 +10,7 @@ from torch import Tensor
 
 from wordloom.errors import GenerationError
 from wordloom.generate.decoder import next_logits
-from wordloom.generate.limits import check_finite, check_ids, check_known
+from wordloom.generate.prompts import check_finite, check_ids, check_known
 from wordloom.models import Memory, context_limit
 from wordloom.nn.evaluating import evaluating
 

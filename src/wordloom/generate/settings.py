@@ -7,7 +7,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wordloom.errors import CheckpointError, GenerationError, did_you_mean
-from wordloom.generate.sampling import DEFAULT_NEW_TOKENS, Sampling, new_seed
+from wordloom.generate.prompts import DEFAULT_NEW_TOKENS
+from wordloom.generate.sampling import Sampling, new_seed
 
 if TYPE_CHECKING:
     from wordloom.text import Tokenizer

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 from wordloom.errors import GenerationError
 from wordloom.generate.engine import FinishReason, steps
+from wordloom.generate.prompts import token_ids
 from wordloom.generate.sampling import Sampling, seed_of
 from wordloom.generate.scoring import next_logprobs, score_ids
-from wordloom.generate.token_ids import token_ids
 
 if TYPE_CHECKING:
     from wordloom.text import Specials, StreamDecoder, Tokenizer

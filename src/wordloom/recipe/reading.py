@@ -86,7 +86,6 @@ def read_recipe(
     Raises RecipeError for a file that is missing or not TOML, an unknown key, a value out of its range, or a
     key that has no effect.
     """
-    is_run = False
     if isinstance(source, Table):
         values, origin = source.as_dict(), str(getattr(source, "name", ""))
     elif isinstance(source, dict):
@@ -94,7 +93,6 @@ def read_recipe(
     else:
         path = _find(str(source), shipped)
         origin = path.name
-        is_run = path.name == "recipe.toml" and (path.parent / "metrics.jsonl").exists()
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:  # also for an integer of more than 4,300 digits
@@ -108,7 +106,7 @@ def read_recipe(
     for key, value in _flat(values):
         if isinstance(value, int) and abs(value) > _LARGEST:
             raise RecipeError(f"{origin}: {key} is an integer beyond {_LARGEST}; give a smaller one")
-    notes = _drop_unused(kind, values, overridden, is_run=is_run)
+    notes = _drop_unused(kind, values, overridden)
     try:
         recipe = kind.model_validate(values)
     except ValidationError as error:
@@ -232,18 +230,13 @@ def _dropped_lines(recipe: Table, dropped: dict[str, Any]) -> Iterator[str]:
 _KINDS_OF_RUN = ("train.objective", "data.label_prefix", "vectors.algorithm")
 
 
-def _drop_unused(
-    kind: type[Table], values: dict[str, Any], overridden: set[str], *, is_run: bool
-) -> list[str]:
-    """Remove the recipe's keys that an override leaves without effect, and return a line for each.
-
-    A saved recipe of a run (``is_run``) loses all keys without effect, which earlier versions accepted.
-    """
+def _drop_unused(kind: type[Table], values: dict[str, Any], overridden: set[str]) -> list[str]:
+    """Remove the recipe's keys that an override leaves without effect, and return a line for each."""
     lines: list[str] = []
     changed = overridden - set(_KINDS_OF_RUN)
     while True:  # a key that is removed may leave another one without effect
         droppable = (unused for unused in unused_keys(kind, values) if unused.name not in overridden)
-        unused = next((unused for unused in droppable if is_run or unused.decides in changed), None)
+        unused = next((unused for unused in droppable if unused.decides in changed), None)
         if unused is None:
             return lines
         *tables, key = unused.name.split(".")

@@ -14,7 +14,6 @@ from wordloom.errors import TokenizerError, did_you_mean
 from wordloom.text import definition as tokenizer_json
 from wordloom.text.arguments import ArgumentTypeError, check_texts, describe
 from wordloom.text.cores import cores
-from wordloom.text.cutting import cut_at_spaces
 from wordloom.text.direct import ByteTable, CharacterTable, Ids, byte_offsets
 from wordloom.text.fast_bpe import tiktoken_twin
 from wordloom.text.special import finder, without_specials
@@ -255,3 +254,24 @@ def _call_library(call: Callable[..., Any], *args: Any, **settings: Any) -> Any:
 def _is_panic(error: BaseException) -> bool:
     """True if the library's Rust code panicked; that error is not an ``Exception`` in Python."""
     return type(error).__name__ == "PanicException"
+
+
+_BEFORE_SPACE = re.compile(r"(?<=\S)(?= )")
+
+
+def cut_at_spaces(text: str, limit: int) -> Iterator[str]:
+    """Yield ``text`` in pieces of about ``limit`` characters, split before a space that follows a non-space.
+
+    All pre-tokenizer patterns end a token there: those of GPT-2 and Llama 3 begin a token with at most one
+    space and never continue it across a space.  The ids of the pieces are therefore the ids of the text.  A
+    text without a place to split stays whole.
+    """
+    start = 0
+    while len(text) - start > limit:
+        match = _BEFORE_SPACE.search(text, start + limit)
+        if match is None:
+            break
+        yield text[start : match.start()]
+        start = match.start()
+    if start < len(text) or not text:
+        yield text[start:]

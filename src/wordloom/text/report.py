@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from wordloom.errors import DataError, TokenizerError
-from wordloom.text.cutting import cut_at_spaces
+from wordloom.text.encoding import cut_at_spaces
 
 if TYPE_CHECKING:
     from wordloom.text.tokenizer import Tokenizer

@@ -38,8 +38,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from wordloom.vectors.corpus.phrases import Phrases
-    from wordloom.vectors.corpus.vocabulary import WordVocabulary, split_words
-    from wordloom.vectors.corpus.word_rules import WordRule, word_rule
+    from wordloom.vectors.corpus.vocabulary import WordRule, WordVocabulary, split_words, word_rule
     from wordloom.vectors.fasttext.labelled_text import LabelledVocabulary
     from wordloom.vectors.fasttext.model import FastTextArgs, FastTextModel
     from wordloom.vectors.fasttext.subwords import Subwords

@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from wordloom.data.batches.labelled import BagBatches, LabelBatch
-from wordloom.data.rows.ledger import RowLedger
+from wordloom.data.ledgers import RowLedger
 from wordloom.errors import DataError
 
 N, V = 23, 9

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from wordloom.data import IGNORE, Marks, MaskedBatches, Masker, Masking, SentencePairBatches
-from wordloom.data.shards.ledger import Ledger
+from wordloom.data.ledgers import Ledger
 from wordloom.data.shards.storage import ShardWriter, TokenShards
 from wordloom.errors import DataError
 from wordloom.text import Tokenizer

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from wordloom.data.files.document import Document
+from wordloom.data.files.source import Document
 from wordloom.data.sets import python_docs as embedded
 from wordloom.data.sets.python_docs import embedded_documents, write_embedded
 from wordloom.errors import DataError

@@ -12,8 +12,8 @@ from wordloom.errors import DeviceError, RecipeError, VectorError
 from wordloom.progress import TrainingProgress
 from wordloom.recipe.vectors import load_vector_recipe
 from wordloom.run.vectors import vector_run as module
-from wordloom.run.vectors.resources import vector_device
 from wordloom.run.vectors.train import train_vectors
+from wordloom.run.vectors.vector_run import vector_device
 from wordloom.vectors import load_vectors
 from wordloom.vectors.word2vec.torch_trainer import TorchWordTrainer
 

@@ -13,7 +13,7 @@ import pytest
 
 from wordloom.errors import CheckpointError, DataError, RecipeError, VectorError
 from wordloom.progress import Clock, TrainingProgress
-from wordloom.run.vectors import resources
+from wordloom.run.vectors import vector_run
 from wordloom.run.vectors import vector_run as module
 from wordloom.run.vectors.train import train_vectors
 from wordloom.run.vectors.word_corpus import WordCorpus
@@ -254,11 +254,11 @@ def test_the_bytes_that_vectors_need_are_told_before_they_are_taken(
 ):
     memory = namedtuple("memory", "available")
     recipe = settings(folder, **vectors)
-    monkeypatch.setattr(resources.psutil, "virtual_memory", lambda: memory(needed - 1))
+    monkeypatch.setattr(vector_run.psutil, "virtual_memory", lambda: memory(needed - 1))
     with pytest.raises(VectorError, match=rf"vectors\.dim 8 takes {needed:,} bytes .*; lower vectors\.dim"):
         train_vectors(recipe, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    monkeypatch.setattr(resources.psutil, "virtual_memory", lambda: memory(needed))
+    monkeypatch.setattr(vector_run.psutil, "virtual_memory", lambda: memory(needed))
     assert not train_vectors(recipe, out=tmp_path / "run").stopped
 
 

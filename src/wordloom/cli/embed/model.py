@@ -67,8 +67,8 @@ def embed_model(
 
 def _text_embedder(folder: Path, device: str, dtype: str, settings: dict[str, Any]) -> Embedder:
     """Load the model in ``folder`` as an embedder; raises CheckpointError if it embeds no texts."""
-    from wordloom.run.checkpoint.contents import read_checkpoint
     from wordloom.run.checkpoint.kinds import kind_of
+    from wordloom.run.checkpoint.loaders import read_checkpoint
 
     checkpoint = read_checkpoint(folder)
     kind = kind_of(checkpoint)

@@ -71,7 +71,7 @@ _MAX_CHARACTERS = 1 << 20  # enough text for every window
 def _text(folder: str, file: str | None) -> str:
     """Return the beginning of ``file``, or of the validation text of the recipe."""
     from wordloom.data import documents
-    from wordloom.run.checkpoint.contents import read_checkpoint
+    from wordloom.run.checkpoint.loaders import read_checkpoint
     from wordloom.run.prepare import recipe_corpus
 
     if file is not None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from wordloom.data.batches.causal import IGNORE
 from wordloom.data.batches.order import document_names, settings_fingerprint
-from wordloom.data.shards.ledger import Ledger
+from wordloom.data.ledgers import Ledger
 from wordloom.data.shards.storage import TokenShards
 from wordloom.errors import DataError
 

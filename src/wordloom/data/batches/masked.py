@@ -25,7 +25,7 @@ from wordloom.data.batches.order import (
     sample_numbers,
     settings_fingerprint,
 )
-from wordloom.data.shards.ledger import Ledger
+from wordloom.data.ledgers import Ledger
 from wordloom.data.shards.storage import TokenShards
 from wordloom.errors import DataError
 

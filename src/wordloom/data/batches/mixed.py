@@ -8,7 +8,7 @@ import hashlib
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from wordloom.data.shards.ledger import Ledger
+from wordloom.data.ledgers import Ledger
 
 
 class MixedBatch(NamedTuple):

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from wordloom.data.batches.masked import Ids, MaskedRows, Numbers
 from wordloom.data.batches.order import Purpose, keyed, mix
-from wordloom.data.shards.ledger import Ledger
+from wordloom.data.ledgers import Ledger
 from wordloom.data.shards.storage import TokenShards
 from wordloom.errors import DataError
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from wordloom.data.batches.causal import IGNORE
 from wordloom.data.batches.framed import Frame, MarkedLabelBatches, MarkedRows
-from wordloom.data.rows.ledger import RowDigest, RowLedger
+from wordloom.data.ledgers import RowDigest, RowLedger
 from wordloom.data.rows.squad import Question
 from wordloom.errors import DataError, did_you_mean
 

@@ -15,7 +15,7 @@ from wordloom.data.batches.causal import IGNORE
 from wordloom.data.batches.framed import MarkedLabelBatches, MarkedRows
 from wordloom.data.batches.labelled import LabelBatch
 from wordloom.data.batches.sequences import stacked_rows
-from wordloom.data.rows.ledger import RowDigest, RowLedger
+from wordloom.data.ledgers import RowDigest, RowLedger
 from wordloom.data.rows.tagged import TaggedText, unseen_tag
 from wordloom.errors import DataError, did_you_mean
 

@@ -1,7 +1,8 @@
-"""One file to read: its path, its format and its compression."""
+"""One file to read: its path, format and compression; and the documents that files hold."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -105,3 +106,17 @@ def suffixes(path: str) -> tuple[str, str | None]:
     """Return the suffix and the compression of a name: (".jsonl", "gzip") for ``a.jsonl.gz``."""
     stem, last = os.path.splitext(os.path.basename(path).lower())
     return (os.path.splitext(stem)[1], COMPRESSIONS[last]) if last in COMPRESSIONS else (last, None)
+
+
+class Document(NamedTuple):
+    """A document: its text (``bytes`` under ``encoding_errors="bytes"``), its file, and its number from 0."""
+
+    text: str | bytes
+    source: str
+    index: int  # type: ignore[assignment]  # hides tuple.index
+
+
+def hash_position(text: str | bytes) -> float:
+    """Map a text to a number in [0, 1) by its hash, which divides documents and rows into parts."""
+    raw = text.encode() if isinstance(text, str) else text
+    return int.from_bytes(hashlib.sha256(raw).digest()[:8], "big") / 2**64

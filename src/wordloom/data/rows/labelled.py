@@ -16,9 +16,8 @@ from functools import partial
 from itertools import repeat
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
-from wordloom.data.files.document import hash_position
 from wordloom.data.files.json import valid_text
-from wordloom.data.files.source import Columns, Format, Source, Sources, is_stdin, suffixes
+from wordloom.data.files.source import Columns, Format, Source, Sources, hash_position, is_stdin, suffixes
 from wordloom.data.files.stream import EncodingErrors, check_errors
 from wordloom.data.files.table import LISTS, cells_of
 from wordloom.data.sets.expand import Accepts, expand, refuse_shared

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-from wordloom.data.files.document import Document
-from wordloom.data.files.source import Source
+from wordloom.data.files.source import Document, Source
 from wordloom.data.files.stream import Meter
 from wordloom.data.rows.labelled import FILE, LabelledCorpus, LabelledRow, sorted_labels, tables, unseen_label
 from wordloom.data.text.corpus import EMPTY, Part, Tally

@@ -15,8 +15,7 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from wordloom.data.files.document import hash_position
-from wordloom.data.files.source import Columns, Source, Sources, suffixes
+from wordloom.data.files.source import Columns, Source, Sources, hash_position, suffixes
 from wordloom.data.files.stream import EncodingErrors, Meter, check_errors
 from wordloom.data.rows.labelled import TABLES, Column, table_rows, tables
 from wordloom.data.sets.catalogue import DATASETS

@@ -30,7 +30,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Literal, cast, get_args
 
-from wordloom.data.files.document import Document
+from wordloom.data.files.source import Document
 from wordloom.errors import DataError, did_you_mean
 from wordloom.files import write_bytes
 

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from wordloom.data.cache import cache_folder, reused_or_written
 from wordloom.data.files.stream import Meter
+from wordloom.data.ledgers import Ledger
 from wordloom.data.rows.pairs import Pair, PairCorpus
-from wordloom.data.shards.ledger import Ledger
 from wordloom.data.shards.prepare import (
     CorpusTokenizer,
     Progress,

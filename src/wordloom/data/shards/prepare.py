@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from wordloom.data.cache import cache_folder, reused_or_written
 from wordloom.data.files.source import Source
 from wordloom.data.files.stream import Meter
+from wordloom.data.ledgers import Ledger
 from wordloom.data.rows.labelled_documents import LabelledDocuments
-from wordloom.data.shards.ledger import Ledger
 from wordloom.data.shards.segments import Accountant, Cutter, Segment, cut_rule
 from wordloom.data.shards.storage import VERSION, ShardWriter, TokenShards
 from wordloom.data.text.corpus import Corpus, Part, Tally

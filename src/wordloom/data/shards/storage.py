@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.data.shards.ledger import Ledger
+from wordloom.data.ledgers import Ledger
 from wordloom.errors import DataError
 
 VERSION = 1

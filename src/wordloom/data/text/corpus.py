@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-from wordloom.data.files.document import Document, hash_position
-from wordloom.data.files.source import Fields, Source, Sources
+from wordloom.data.files.source import Document, Fields, Source, Sources, hash_position
 from wordloom.data.files.stream import EncodingErrors, Meter
 from wordloom.data.sets.expand import expand, refuse_shared
 from wordloom.data.text.documents import Piece, joined, read_pieces

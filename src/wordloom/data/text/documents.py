@@ -11,10 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, AnyStr, NamedTuple
 
-from wordloom.data.files.document import Document
 from wordloom.data.files.json import Record, fields_or_words, json_objects
 from wordloom.data.files.parquet import parquet_rows
-from wordloom.data.files.source import Fields, Source, Sources
+from wordloom.data.files.source import Document, Fields, Source, Sources
 from wordloom.data.files.stream import (
     BLOCK,
     ENCODING_ERRORS,

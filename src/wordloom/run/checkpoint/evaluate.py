@@ -33,7 +33,7 @@ from wordloom.evaluate.score import perplexity_of
 from wordloom.files import write_text
 from wordloom.inspect.score_plots import draw_confusion
 from wordloom.recipe.data import CausalData, QuestionData, TextData, TranslationData
-from wordloom.run.checkpoint.contents import Checkpoint, ColumnNames, Reporter, Sources, report_columns
+from wordloom.run.checkpoint.loaders import Checkpoint, ColumnNames, Reporter, Sources, report_columns
 from wordloom.run.models.embedder import Embedder
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.sentence_folder import pooling_of

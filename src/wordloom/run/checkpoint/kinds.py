@@ -16,14 +16,15 @@ from wordloom.errors import CheckpointError
 from wordloom.models import TaskConfig, encodes, family_of, translates
 from wordloom.recipe.data import CausalData
 from wordloom.run.checkpoint import evaluate, predict
-from wordloom.run.checkpoint.contents import Checkpoint, read_checkpoint
 from wordloom.run.checkpoint.loaders import (
+    Checkpoint,
     Loader,
     load_bag_of_words,
     load_classifier,
     load_language_model,
     load_translator,
     loader_of,
+    read_checkpoint,
 )
 from wordloom.run.checkpoint.predict import PredictedRow
 from wordloom.run.models.heads import Head

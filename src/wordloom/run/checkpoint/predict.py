@@ -17,7 +17,7 @@ from wordloom.data.rows.tagged import has_words, tagged_texts
 from wordloom.data.rows.texts import PlacedText, is_table, placed_texts
 from wordloom.errors import DataError
 from wordloom.evaluate.answers import Found
-from wordloom.run.checkpoint.contents import Checkpoint, ColumnNames, Reporter, Sources
+from wordloom.run.checkpoint.loaders import Checkpoint, ColumnNames, Reporter, Sources
 from wordloom.run.models.heads.classification import Prediction
 from wordloom.run.models.heads.multiple_choice import Choice
 from wordloom.run.models.heads.question_answering import QuestionAnswerer

@@ -22,7 +22,7 @@ from wordloom.generate import (
     stream_ids,
     stream_text,
 )
-from wordloom.generate.token_ids import are_several
+from wordloom.generate.prompts import are_several
 from wordloom.run.models.embedder import Embedder
 from wordloom.run.models.tokenizers import ReadsText
 from wordloom.text import Specials

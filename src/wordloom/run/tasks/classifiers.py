@@ -17,7 +17,7 @@ from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import RowLengths
 from wordloom.run.models.heads.classification import TextClassifier
-from wordloom.run.models.heads.labelled_rows import RowFacts, rows_read
+from wordloom.run.models.heads.head import RowFacts, rows_read
 from wordloom.run.models.text_readers import BagReader, SequenceReader
 from wordloom.run.prepare import recipe_tokenizer
 from wordloom.run.tasks.building import new_model, takes_head

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from wordloom.data.batches.framed import Frame, MarkedRows, marked_rows
 from wordloom.data.batches.sequences import TextGroupBatches
+from wordloom.data.ledgers import RowDigest, RowLedger
 from wordloom.data.rows.labelled import REPEATED, LabelledCorpus, Part
-from wordloom.data.rows.ledger import RowDigest, RowLedger
 from wordloom.data.rows.scored import GroupCorpus, ScoredCorpus, text_numbers
 from wordloom.errors import DataError, RecipeError, did_you_mean, position
 from wordloom.evaluate import number_agreement

@@ -8,8 +8,7 @@ from typing import Any
 from wordloom.data import TokenShards
 from wordloom.data.shards.prepare import SEGMENT
 from wordloom.data.shards.segments import Cutter
-from wordloom.run.vectors.resources import check_memory
-from wordloom.run.vectors.vector_run import VectorRun
+from wordloom.run.vectors.vector_run import VectorRun, check_memory
 from wordloom.vectors import save_fasttext
 from wordloom.vectors.fasttext.labelled_text import LabelledVocabulary
 from wordloom.vectors.fasttext.trainer import SupervisedTrainer, cut_lines

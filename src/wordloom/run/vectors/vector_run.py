@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+import torch
+
 from wordloom.data import TokenShards, prepare
-from wordloom.errors import CheckpointError, DataError
+from wordloom.errors import CheckpointError, DataError, VectorError
 from wordloom.files import write_text
 from wordloom.progress import Clock, TrainingProgress
 from wordloom.recipe.vectors import VectorRecipe
 from wordloom.run.folder import RunFolder
-from wordloom.run.vectors.resources import check_memory, out_of_memory, vector_device
 from wordloom.run.vectors.word_corpus import word_corpus
 from wordloom.training.hooks import cut_metrics
+from wordloom.training.precision import choose_device
 from wordloom.training.stopping import sigterm_interrupts, stop_on_signals
 from wordloom.vectors import (
     FastTextVectors,
@@ -33,8 +39,8 @@ from wordloom.vectors import (
 from wordloom.vectors.corpus.phrases import Phrases
 from wordloom.vectors.files.saved_state import SavedState
 from wordloom.vectors.glove.cooccurrence import Cooccurrences
-from wordloom.vectors.glove.trainer import GloVeTrainer
-from wordloom.vectors.word2vec.torch_trainer import TorchWordTrainer
+from wordloom.vectors.glove.model import GloVeTrainer
+from wordloom.vectors.word2vec.torch_trainer import TorchWordTrainer, unsupported
 from wordloom.vectors.word2vec.trainer import CompiledTrainer
 
 _CHANGED = "{} differs from what {} was trained with; restore it, or choose another --out"
@@ -324,3 +330,52 @@ def _pruned(below: int) -> str:
     if not below:
         return ""
     return f"; to save memory, entries counted {below:,} times or less were dropped during counting"
+
+
+def vector_device(settings: Any) -> tuple[torch.device | None, str]:
+    """Return the device for ``settings`` (:class:`wordloom.recipe.vectors.VectorSettings`), and a remark.
+
+    None means the CPU's cores, where the numba kernels are many times faster than torch.  The remark says why
+    an available GPU is not used.
+
+    Raises DeviceError for a device that is not available, VectorError for settings that it does not support.
+    """
+    missing = unsupported(settings)
+    if settings.device == "auto":
+        if not torch.cuda.is_available():
+            return None, ""
+        if missing:
+            return None, f"; the GPU is idle: {missing} is not trained on it"
+        return torch.device("cuda"), ""
+    device = choose_device(settings.device)
+    if device.type == "cpu":
+        return None, ""
+    if missing:
+        raise VectorError(
+            f"vectors.device is {settings.device!r}, but {missing} is not trained on a GPU; set "
+            "vectors.device=cpu"
+        )
+    return device, ""
+
+
+def check_memory(dim: int, rows: int, purpose: str) -> None:
+    """Raise VectorError if ``rows`` vectors of ``dim`` float32 exceed the free memory."""
+    needed, free = 4 * dim * rows, psutil.virtual_memory().available
+    if needed > free:
+        raise VectorError(
+            f"vectors.dim {dim:,} takes {needed:,} bytes of memory ({purpose}), and {free:,} are free; "
+            "lower vectors.dim (--dim)"
+        )
+
+
+@contextmanager
+def out_of_memory(dim: int, setting: str) -> Iterator[None]:
+    """Turn a failed allocation inside the block into VectorError, which suggests lowering ``setting`` too."""
+    try:
+        yield
+    except (MemoryError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+            raise
+        raise VectorError(
+            f"there is no memory for training vectors.dim {dim:,} ({error}); lower it, or {setting}"
+        ) from None

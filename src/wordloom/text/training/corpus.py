@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from wordloom.errors import TokenizerError
 from wordloom.text.arguments import check_texts
-from wordloom.text.cutting import cut_at_spaces
+from wordloom.text.encoding import cut_at_spaces
 
 Progress = Callable[[str, int, int | None], None]
 

@@ -25,8 +25,16 @@ from wordloom.kernels.machine_code import exact, exact_routine, leaf
 from wordloom.kernels.memory import DOUBLE, FLOAT, INT32, INT64, UINT8, UINT64, pointer, ticket
 from wordloom.kernels.products import products
 from wordloom.kernels.rows import add_rows, copy_rows, fetch_rows, spread, sum_rows
-from wordloom.vectors.word2vec.layout import STREAMS, Part, Tables, aligned
-from wordloom.vectors.word2vec.shared_kernels import PATIENCE, random_negative, rows_of_word, thread_of_row
+from wordloom.vectors.word2vec.layout import (
+    PATIENCE,
+    STREAMS,
+    Part,
+    Tables,
+    aligned,
+    random_negative,
+    rows_of_word,
+    thread_of_row,
+)
 
 HS, NS, SOFTMAX, OVA = range(4)  # in the order of model.LOSSES
 

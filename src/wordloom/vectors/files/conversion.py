@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from wordloom.errors import VectorError, did_you_mean
 from wordloom.vectors.corpus.phrases import write_phrases
-from wordloom.vectors.corpus.word_rules import saved_rule, word_rule
+from wordloom.vectors.corpus.vocabulary import saved_rule, word_rule
 from wordloom.vectors.fasttext.model import FastTextArgs, FastTextModel
 from wordloom.vectors.fasttext.vectors import FastTextVectors
 from wordloom.vectors.files.checkpoints import Rows, TokenVectors, open_vectors

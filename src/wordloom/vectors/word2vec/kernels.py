@@ -27,6 +27,7 @@ from wordloom.kernels.memory import DOUBLE, FLOAT, INT32, INT64, UINT8, UINT32, 
 from wordloom.kernels.products import products
 from wordloom.kernels.rows import add_rows, copy_rows, fetch_rows, spread, sum_rows
 from wordloom.vectors.word2vec.layout import (
+    PATIENCE,
     STREAMS,
     Method,
     Part,
@@ -34,9 +35,11 @@ from wordloom.vectors.word2vec.layout import (
     Tables,
     Words,
     max_sizes,
+    random_negative,
+    rows_of_word,
     scratch_at,
+    thread_of_row,
 )
-from wordloom.vectors.word2vec.shared_kernels import PATIENCE, random_negative, rows_of_word, thread_of_row
 
 __all__ = ["MAX_BATCH", "max_sizes", "run_deterministic", "run_fast"]
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.kernels.arithmetic import f4
+from wordloom.kernels.arithmetic import f4, random, random_below
 from wordloom.kernels.machine_code import exact
-from wordloom.kernels.memory import pointer
+from wordloom.kernels.memory import INT32, INT64, UINT32, pointer
 
 STREAMS = 16  # streams of jobs in the deterministic mode, which limits its threads
 LARGE = 4 << 20  # bytes
@@ -180,3 +180,36 @@ def scratch_at(table: Any, d: int) -> Any:
         row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], row[9], row[10], row[11],
         row[12], row[13], row[14], row[15], row[16], row[17], row[18], row[19],
     )  # fmt: skip
+
+
+PATIENCE = 20_000  # polls of a barrier: about 100 microseconds, the time of a batch
+
+
+@exact
+def random_negative(state: Any, words: Any, V: int) -> int:
+    """Return a negative example, drawn from the alias table of ``words`` (Walker 1977)."""
+    bits = random(state)
+    word = random_below(bits, V)
+    if np.uint32(bits & np.uint64(0xFFFFFFFF)) < pointer(words.share, UINT32)[word]:
+        return word
+    return np.int64(pointer(words.other, UINT32)[word])  # type: ignore[return-value]
+
+
+@exact
+def rows_of_word(word: int, words: Any, method: Any, rows: Any, n: int) -> int:
+    """Append the rows whose sum is ``word`` to the n in ``rows``, and return their new number."""
+    if method.units == 0:
+        rows[n] = word
+        return n + 1
+    starts, units = pointer(words.unit_starts, INT64), pointer(words.units, INT32)
+    for i in range(starts[word], starts[word + 1]):
+        rows[n] = units[i]
+        n += 1
+    return n
+
+
+@exact
+def thread_of_row(row: int, threads: int) -> int:
+    """Return the thread that updates ``row``, without a division, which would cost as much as the update."""
+    mixed = (np.uint64(row) * np.uint64(0x9E3779B9)) & np.uint64(0xFFFFFFFF)
+    return np.int64((mixed * np.uint64(threads)) >> np.uint64(32))  # type: ignore[return-value]

@@ -25,8 +25,7 @@ from wordloom.evaluate.forward import check_finite, row_outputs
 from wordloom.models import TaskConfig, family_of
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import RowLengths
-from wordloom.run.models.heads.head import Head, Place, ReadRows
-from wordloom.run.models.heads.labelled_rows import read_part, read_texts
+from wordloom.run.models.heads.head import Head, Place, ReadRows, read_part, read_texts
 from wordloom.run.models.text_readers import BagReader, MarkedReader, TextReader
 from wordloom.run.recipe_rows import parts_of
 from wordloom.text import Tokenizer

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from wordloom.data.batches.causal import IGNORE
 from wordloom.data.batches.choices import ChoiceBatches, choice_tokens
+from wordloom.data.ledgers import RowDigest, RowLedger
 from wordloom.data.rows.choices import ChoiceRow, choice_rows
-from wordloom.data.rows.ledger import RowDigest, RowLedger
 from wordloom.errors import EvaluationError
 from wordloom.evaluate import RatioStatistics, Scores
 from wordloom.evaluate.forward import check_finite, row_outputs

@@ -19,8 +19,7 @@ from wordloom.data.rows.scored import ScoredCorpus
 from wordloom.evaluate import RatioStatistics, Scores, number_agreement
 from wordloom.evaluate.forward import check_finite, row_outputs
 from wordloom.recipe import Recipe
-from wordloom.run.models.heads.head import Place, ReadRows, TokenizedHead, values_in
-from wordloom.run.models.heads.labelled_rows import read_part, read_texts
+from wordloom.run.models.heads.head import Place, ReadRows, TokenizedHead, read_part, read_texts, values_in
 from wordloom.run.recipe_rows import parts_of
 
 _METRICS = ("pearson", "spearman")
