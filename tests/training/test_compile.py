@@ -59,13 +59,11 @@ def test_compiled_training_repeats_its_bits_and_resumes_to_them(tiny_model, batc
         torch.testing.assert_close(resumed.model.eval()(tokens), plain.eval()(tokens), atol=1e-5, rtol=1e-5)
 
 
-def test_without_a_compiler_one_line_says_so_and_training_goes_on(
-    tiny_model, batches, settings, monkeypatch, caplog
-):
+def test_without_a_compiler_one_line_says_so_and_training_goes_on(tiny_model, batches, settings, caplog):
     import torch._inductor.config
 
-    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("/nonexistent/c++",))
-    with caplog.at_level(logging.WARNING, "wordloom"):
+    missing = torch._inductor.config.patch("cpp.cxx", ("/nonexistent/c++",))
+    with missing, caplog.at_level(logging.WARNING, "wordloom"):
         trainer, done = trainer_of(tiny_model(), batches, settings(compile="on"))
     assert done == "eager (no C++ compiler was found (set CXX, or install g++))"
     assert [record.getMessage() for record in caplog.records] == [

@@ -36,8 +36,13 @@ def check_settings(config: Any) -> None:
     """
     kind, values = type(config).__name__, vars(config)
     for name, value in values.items():
-        if name in _LARGEST and value is not None:
-            _check_size(f"{kind}.{name}", value, _LARGEST[name])
+        largest = _LARGEST.get(name)
+        if largest is None or value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigError(f"{kind}.{name} must be a whole number above 0, not {value!r}")
+        if value > largest:
+            raise ConfigError(f"{kind}.{name} can be {largest:,} at most, not {value:,}")
     for name, value in values.items():
         share = name.endswith("dropout") or name == "weight_drop"
         if share and value is not None and not 0.0 <= value < 1.0:
@@ -50,13 +55,6 @@ def check_settings(config: Any) -> None:
         _check_heads(config)
     if "cell" in values:
         _check_recurrence(config)
-
-
-def _check_size(name: str, value: Any, largest: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{name} must be a whole number above 0, not {value!r}")
-    if value > largest:
-        raise ConfigError(f"{name} can be {largest:,} at most, not {value:,}")
 
 
 def _check_heads(config: Any) -> None:

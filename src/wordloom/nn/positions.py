@@ -72,7 +72,11 @@ class Rotary:
         if missing:
             raise ConfigError(f"rope scaling {self.kind!r} needs {', '.join(missing)}; given {self.scaling}")
         for name, value in {"rope_theta": theta, **{key: self.scaling[key] for key in needed}}.items():
-            _check_positive(name, value)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not 1e-6 <= value <= 1e12:  # far beyond, angles leave the range of float32
+                raise ConfigError(
+                    f"rotary positions: {name} must be a number above 0 (1e-6 to 1e12), not {value!r}"
+                )
         if self.kind == "dynamic" and head_dim < 4:
             raise ConfigError(f"rope scaling 'dynamic' needs a head_dim of 4 or more, not {head_dim}")
         if self.kind == "llama3" and self.scaling["high_freq_factor"] <= self.scaling["low_freq_factor"]:
@@ -118,12 +122,6 @@ class Rotary:
         frequency = self.frequencies(length=length, device=positions.device)
         angle = positions[..., None].float() * frequency
         return angle.cos(), angle.sin()
-
-
-def _check_positive(name: str, value: Any) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 1e-6 <= value <= 1e12:  # far beyond, angles leave the range of float32
-        raise ConfigError(f"rotary positions: {name} must be a number above 0 (1e-6 to 1e12), not {value!r}")
 
 
 def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor, *, layout: str = "halves") -> Tensor:

@@ -99,7 +99,8 @@ class LBFGS:
         While :attr:`searching`, a loss or gradient that is not finite shortens the step.
         """
         at = _flat(self._parameters)  # [P]
-        gradient = _flat([_gradient(p) for p in self._parameters]).addcmul_(self._l2, at)
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
+        gradient = _flat(gradients).addcmul_(self._l2, at)
         value = loss + 0.5 * float((self._l2 * at) @ at)
         now = self._numbers
         if self.searching:
@@ -199,10 +200,6 @@ class LBFGS:
         for p in self._parameters:
             p.copy_(values[start : start + p.numel()].view_as(p))
             start += p.numel()
-
-
-def _gradient(parameter: nn.Parameter) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:

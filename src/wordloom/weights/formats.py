@@ -114,16 +114,6 @@ _ACTIVATIONS = {theirs: ours for ours, theirs in ACTIVATION_NAMES.items()} | {
 }
 
 
-def activation_from(
-    theirs: Mapping[str, Any], key: str, default: str, names: Mapping[str, str] = _ACTIVATIONS
-) -> str:
-    """Return our name of the activation under ``key``; raise CheckpointError for an unsupported one."""
-    name = theirs.get(key, default)
-    if not isinstance(name, str) or name not in names:
-        raise CheckpointError(f"unsupported activation {key} = {name!r}; {did_you_mean(str(name), names)}")
-    return names[name]
-
-
 def refuse_unless(theirs: Mapping[str, Any], **supported: Any) -> None:
     """Raise CheckpointError if a setting is present and differs from the one supported value."""
     for key, value in supported.items():
@@ -150,27 +140,45 @@ class Setting(NamedTuple):
     read: bool = True
 
 
-def read_settings(
-    table: Sequence[Setting], theirs: Mapping[str, Any], activations: Mapping[str, str] = _ACTIVATIONS
-) -> dict[str, Any]:
-    """Return our settings from a config.json; raise CheckpointError for an unsupported activation."""
-    settings = {row.ours: theirs.get(row.theirs, row.default) for row in table if row.read}
-    for row in table:
-        if row.ours == "activation":
-            settings["activation"] = activation_from(theirs, row.theirs, row.default, activations)
-    return settings
+class Settings:
+    """A table of the settings that one name in each config expresses.
 
+    Args:
+        rows: in the order of config.json.
+        activations: their names of activations -> ours.
+        activation_names: our names of activations -> theirs.
+    """
 
-def write_settings(
-    table: Sequence[Setting], config: Any, activations: Mapping[str, str] = ACTIVATION_NAMES
-) -> dict[str, Any]:
-    """Return the keys of config.json for ``config``, in the order of the table."""
-    theirs = {}
-    for row in table:
-        value = getattr(config, row.written or row.ours)
-        if row.ours == "activation":
-            value = activations[value]
-        elif value is None and row.ours.endswith("_dropout"):
-            value = config.dropout
-        theirs[row.theirs] = value
-    return theirs
+    def __init__(
+        self,
+        *rows: Setting,
+        activations: Mapping[str, str] = _ACTIVATIONS,
+        activation_names: Mapping[str, str] = ACTIVATION_NAMES,
+    ) -> None:
+        self.rows, self.activations, self.activation_names = rows, activations, activation_names
+
+    def read(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return our settings from a config.json; raise CheckpointError for an unsupported activation."""
+        settings = {}
+        for row in self.rows:
+            value = theirs.get(row.theirs, row.default)
+            if row.ours == "activation":
+                if not isinstance(value, str) or value not in self.activations:
+                    hint = did_you_mean(str(value), self.activations)
+                    raise CheckpointError(f"unsupported activation {row.theirs} = {value!r}; {hint}")
+                value = self.activations[value]
+            if row.read:
+                settings[row.ours] = value
+        return settings
+
+    def write(self, config: Any) -> dict[str, Any]:
+        """Return the keys of config.json for ``config``."""
+        theirs = {}
+        for row in self.rows:
+            value = getattr(config, row.written or row.ours)
+            if row.ours == "activation":
+                value = self.activation_names[value]
+            elif value is None and row.ours.endswith("_dropout"):
+                value = config.dropout
+            theirs[row.theirs] = value
+        return theirs

@@ -68,6 +68,15 @@ class Row(NamedTuple):
         return self.join([state[name].detach() for name in self.ours])
 
 
+def layer_rows(theirs: str, *ours: str, layout: str = "linear", halves: int | None = None) -> tuple[Row, Row]:
+    """Return the rows of a layer's weight and bias."""
+    weight, bias = (
+        Row(f"{theirs}.{kind}", tuple(f"{name}.{kind}" for name in ours), layout, halves)
+        for kind in ("weight", "bias")
+    )
+    return weight, bias
+
+
 class Ignored(NamedTuple):
     """Stored tensors that the model has no use for.
 

@@ -48,7 +48,10 @@ def embed_model(
     output.check_ending(FORMATS, "vectors")
     embedder, ledger = _text_embedder(folder, device, dtype, settings), EmbedLedger()
     if level == "token":
-        tokens = _token_batches(embedder, texts, batch_size, ledger)
+        tokens = (
+            list(zip(batch, embedder.tokens(batch, ledger, place=place), strict=True))
+            for batch, place in _placed(texts, batch_size, ledger)
+        )
         output.take(tokens, _write_tokens, f"vectors of tokens of {embedder.dim} components", ledger.lines)
         return
 
@@ -91,13 +94,6 @@ def _placed(
             [str(text.text) for text in batch],
             lambda number, batch=batch, first=first: batch[number - first].place,  # type: ignore[misc]
         )
-
-
-def _token_batches(
-    embedder: Embedder, texts: Iterator[PlacedText], batch_size: int, ledger: EmbedLedger
-) -> Iterator[list[tuple[str, TokenVectors]]]:
-    for batch, place in _placed(texts, batch_size, ledger):
-        yield list(zip(batch, embedder.tokens(batch, ledger, place=place), strict=True))
 
 
 def _write_tokens(out: Path | None, batches: Iterable[list[tuple[str, TokenVectors]]]) -> int:

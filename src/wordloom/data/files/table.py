@@ -64,7 +64,8 @@ def _separated(file: Source, columns: Columns, errors: EncodingErrors) -> Iterat
     if named and not has_header:
         names = ", ".join(repr(column) for column in wanted if isinstance(column, str))
         raise DataError(f"{file.name}: without a header no column is called {names}; give its number, from 1")
-    rows = (csv_rows if file.format == "csv" else _tabs)(file, errors)
+    tabs = ((n, line.removesuffix("\r").split("\t")) for n, line in numbered_lines(file, errors))
+    rows = csv_rows(file, errors) if file.format == "csv" else tabs
     if wanted and not named and columns.header is None:
         rows = _without_names(file, rows, [int(column) - 1 for column in wanted])
     width, places = 0, list[int]()
@@ -153,11 +154,6 @@ def _missing(place: str, column: str, names: Iterable[str], columns: Columns) ->
         f"{message} Say which one holds the {one} and which the {other} (in a recipe data.{one}_column and "
         f"data.{other}_column{alike})"
     )
-
-
-def _tabs(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[str]]]:
-    for number, line in numbered_lines(file, errors):
-        yield number, line.removesuffix("\r").split("\t")
 
 
 def csv_rows(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[str]]]:

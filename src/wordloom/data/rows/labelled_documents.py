@@ -19,6 +19,8 @@ from wordloom.data.text.corpus import EMPTY, Part, Tally
 from wordloom.data.text.documents import Piece
 from wordloom.errors import DataError
 
+_ROLES = ("bos", "eos", "pad", "unk", "mask", "cls", "sep")
+
 
 def label_token(label: str) -> str:
     """Return the token before the texts of ``label``, such as ``<Italian>``."""
@@ -48,7 +50,8 @@ class LabelledDocuments:
 
     def check(self, tokenizer: Any) -> None:
         """Raise DataError unless ``tokenizer`` has a special token for each label, with no other role."""
-        roles = {tokenizer.id_to_token(index) for index in _role_ids(tokenizer)}
+        ids = {getattr(tokenizer, f"{role}_id") for role in _ROLES} - {None}
+        roles = {tokenizer.id_to_token(index) for index in ids}
         for label, token in zip(self.labels, self.tokens, strict=True):
             if tokenizer.token_to_id(token) not in tokenizer.special_ids:
                 raise DataError(
@@ -117,8 +120,3 @@ class LabelledDocuments:
     def describe_split(self) -> str:
         """The split in words, for the ledger."""
         return self.rows.describe_split()
-
-
-def _role_ids(tokenizer: Any) -> set[int]:
-    roles = ("bos", "eos", "pad", "unk", "mask", "cls", "sep")
-    return {index for role in roles if (index := getattr(tokenizer, f"{role}_id")) is not None}

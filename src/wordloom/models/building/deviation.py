@@ -52,7 +52,11 @@ def deviation(model: Any) -> str:
 
 
 def _described(module: nn.Module) -> _Built:
-    settings = {name: _comparable(value) for name, value in vars(module).items() if name not in _INTERNAL}
+    settings = {
+        name: vars(value) if type(value) is Rotary else value
+        for name, value in vars(module).items()
+        if name not in _INTERNAL
+    }
     return _Built(
         type(module),
         settings,
@@ -61,10 +65,6 @@ def _described(module: nn.Module) -> _Built:
         set(module._buffers),
         {name: None if part is None else _described(part) for name, part in module._modules.items()},
     )
-
-
-def _comparable(value: Any) -> Any:
-    return vars(value) if type(value) is Rotary else value
 
 
 def _difference(module: nn.Module | None, built: _Built | None, name: str, *, in_training: bool) -> str:

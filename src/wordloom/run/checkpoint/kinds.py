@@ -126,10 +126,6 @@ def _is_family(family: str) -> Callable[[Any], bool]:
     return lambda config: not isinstance(config, TaskConfig) and family_of(config) == family
 
 
-def _try_encoder(folder: str, checkpoint: Checkpoint) -> str:
-    return f"{'predict' if checkpoint.config.masked_lm_head else 'embed'} {folder} FILE"
-
-
 def _try_language_model(folder: str, checkpoint: Checkpoint) -> str:
     data = None if checkpoint.recipe is None else checkpoint.recipe.data
     if isinstance(data, CausalData) and data.label_prefix:
@@ -279,7 +275,9 @@ KINDS: dict[str, Kind] = {
         recognises=encodes,
         result=TextEncoder,
         load=loader_of(TextEncoder),
-        next_command=_try_encoder,
+        next_command=lambda folder, checkpoint: (
+            f"{'predict' if checkpoint.config.masked_lm_head else 'embed'} {folder} FILE"
+        ),
         embeds=True,
         evaluations={
             "text": Evaluation(

@@ -57,7 +57,8 @@ def _read_format(
 ) -> tuple[Definition, dict[str, Any]]:
     """Return the definition, and the special tokens that the format defines."""
     single = names[0] if path.is_file() else None
-    if "tokenizer.json" in names or (single and _is_definition(path)):
+    parts = {file for pair in _BPE_FILES for file in pair}
+    if "tokenizer.json" in names or (single and path.suffix == ".json" and single not in parts):
         return _definition(folder / (single or "tokenizer.json")), {}
     for vocabulary, merges in _BPE_FILES:
         if vocabulary in names or merges in names:
@@ -70,10 +71,6 @@ def _read_format(
     if "vocab.txt" in names or (single and single.endswith(".txt")):
         return _read_wordpiece(folder / (single or "vocab.txt"), config)
     raise TokenizerError(f"no tokenizer in '{path}': expected {_EXPECTED}")
-
-
-def _is_definition(path: Path) -> bool:
-    return path.suffix == ".json" and path.name not in {file for pair in _BPE_FILES for file in pair}
 
 
 def _definition(path: Path) -> Definition:

@@ -200,7 +200,7 @@ class WordVocabulary(WordEncoder):
                 counts.update(words[start : start + _AT_ONCE])
                 while len(counts) > most_words:
                     pruned += 1
-                    counts = _above(counts, pruned)
+                    counts = Counter({word: n for word, n in counts.items() if n > pruned})
             if progress is not None:
                 progress(n_words)
         if not n_words:
@@ -293,10 +293,6 @@ def reading_rows(folder: str | os.PathLike[str]) -> Iterator[list[list[str]]]:
 def _check_split(split: str) -> None:
     if split not in SPLITS:
         raise VectorError(f"unknown split {split!r}; {did_you_mean(split, SPLITS)}")
-
-
-def _above(counts: Counter[str], lowest: int) -> Counter[str]:
-    return Counter({word: number for word, number in counts.items() if number > lowest})
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 from wordloom.errors import CheckpointError
 from wordloom.models.bag_of_words import BagOfWordsConfig
 from wordloom.weights.formats import Format
-from wordloom.weights.renaming import Row
+from wordloom.weights.renaming import Row, layer_rows
 
 _SETTINGS = ("vocab_size", "features", "max_ngram")
 
@@ -35,11 +35,7 @@ def _config_to(config: BagOfWordsConfig) -> dict[str, Any]:
 FORMAT = Format(
     model_type="bag_of_words",
     architecture="BagOfWords",
-    table=(
-        Row("classifier.weight", ("classifier.weight",)),
-        Row("classifier.bias", ("classifier.bias",)),
-        Row("idf", ("idf",)),
-    ),
+    table=(*layer_rows("classifier", "classifier"), Row("idf", ("idf",))),
     config_from=_config_from,
     config_to=_config_to,
     generates=False,

@@ -17,26 +17,14 @@ from wordloom.errors import CheckpointError
 from wordloom.models.bert import BertConfig
 from wordloom.models.roberta import RobertaConfig
 from wordloom.weights.families.task_heads import heads_beside
-from wordloom.weights.formats import (
-    ACTIVATION_NAMES,
-    Format,
-    Setting,
-    read_settings,
-    refuse_unless,
-    write_settings,
-)
-from wordloom.weights.renaming import Ignored, Renaming, Row
+from wordloom.weights.formats import ACTIVATION_NAMES, Format, Setting, Settings, refuse_unless
+from wordloom.weights.renaming import Ignored, Renaming, Row, layer_rows
 
 _IGNORED = (
     Ignored(r"embeddings\.(position_ids|token_type_ids)", "positions and segments by number"),
     Ignored(r"pooler\.dense\.(weight|bias)", "a pooler that the head does not read"),
 )
 _SPELLINGS = {".gamma": ".weight", ".beta": ".bias"}
-
-
-def layer_rows(theirs: str, ours: str) -> tuple[Row, Row]:
-    """Return the rows of a layer's weight and bias."""
-    return Row(f"{theirs}.weight", (f"{ours}.weight",)), Row(f"{theirs}.bias", (f"{ours}.bias",))
 
 
 def attention_rows(theirs: str, ours: str) -> Iterator[Row]:
@@ -119,7 +107,7 @@ def _refine(table: tuple[Row, ...], config: BertConfig, stored: Collection[str])
     return replace(config, pooler=pooler, masked_lm_head=masked, next_sentence_head=next_sentence)
 
 
-_SETTINGS = (
+_SETTINGS = Settings(
     Setting("vocab_size", "vocab_size"),
     Setting("max_position_embeddings", "max_seq_len", 512),
     Setting("type_vocab_size", "type_vocab_size", 2),
@@ -139,7 +127,7 @@ def _config_from(theirs: Mapping[str, Any], family: type[BertConfig] = BertConfi
     refuse_unless(theirs, position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
     architectures = theirs.get("architectures") or ["BertModel"]
     kind = str(architectures[0]).removeprefix("Roberta").removeprefix("Bert")
-    settings = read_settings(_SETTINGS, {"vocab_size": family.vocab_size, **theirs})
+    settings = _SETTINGS.read({"vocab_size": family.vocab_size, **theirs})
     rows = settings["max_seq_len"]
     return settings | {
         "max_seq_len": rows - family.position_offset if isinstance(rows, int) else rows,
@@ -162,7 +150,7 @@ def _config_to(config: BertConfig) -> dict[str, Any] | None:
         return None
     return {
         "architectures": [("Roberta" if isinstance(c, RobertaConfig) else "Bert") + _architecture(c)],
-        **write_settings(_SETTINGS, c),
+        **_SETTINGS.write(c),
         "max_position_embeddings": c.position_offset + c.max_seq_len,
     }
 

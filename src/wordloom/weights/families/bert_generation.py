@@ -12,23 +12,16 @@ from typing import Any
 
 from wordloom.errors import CheckpointError
 from wordloom.models.bert_generation import BertGenerationConfig
-from wordloom.weights.families.bert import attention_rows, block_rows, layer_rows
-from wordloom.weights.formats import (
-    ACTIVATION_NAMES,
-    Format,
-    Setting,
-    read_settings,
-    refuse_unless,
-    write_settings,
-)
-from wordloom.weights.renaming import Ignored, Renaming, Row
+from wordloom.weights.families.bert import attention_rows, block_rows
+from wordloom.weights.formats import ACTIVATION_NAMES, Format, Setting, Settings, refuse_unless
+from wordloom.weights.renaming import Ignored, Renaming, Row, layer_rows
 
 _SIDE = "bert-generation"
 _HEAD = "decoder.lm_head"
 
 _IGNORED = (Ignored(r"(encoder|decoder\.bert)\.embeddings\.position_ids", "positions by number"),)
 
-_SETTINGS = (  # of each side
+_SETTINGS = Settings(  # of each side
     Setting("max_position_embeddings", "max_seq_len", 512),
     Setting("hidden_size", "dim", 1024),
     Setting("num_attention_heads", "n_heads", 16),
@@ -88,7 +81,7 @@ def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
             raise CheckpointError(
                 f"unsupported setting {key} = {decoder.get(key)!r} of the decoder; only True"
             )
-    for key, _, default, *_ in (*_SETTINGS, _PADDING):
+    for key, _, default, *_ in (*_SETTINGS.rows, _PADDING):
         values = encoder.get(key, default), decoder.get(key, default)
         if values[0] != values[1]:
             raise CheckpointError(
@@ -96,7 +89,7 @@ def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
                 "supported"
             )
     return {
-        **read_settings((*_SETTINGS, _PADDING), decoder),
+        **Settings(*_SETTINGS.rows, _PADDING).read(decoder),
         "vocab_size": decoder.get("vocab_size", 50358),
         "source_vocab_size": encoder.get("vocab_size", 50358),
         "n_layers": encoder.get("num_hidden_layers", 24),
@@ -110,7 +103,7 @@ def _config_to(config: BertGenerationConfig) -> dict[str, Any] | None:
         return None
     side = {
         "model_type": _SIDE,
-        **write_settings(_SETTINGS, c),
+        **_SETTINGS.write(c),
         "bos_token_id": None,  # otherwise transformers takes the released models'
         "eos_token_id": None,
         "pad_token_id": c.padding_idx,

@@ -8,14 +8,7 @@ from typing import Any
 from wordloom.models.gpt import GPTConfig
 from wordloom.weights.families.gpt2 import BLOCK, gpt_settings
 from wordloom.weights.families.task_heads import heads_beside
-from wordloom.weights.formats import (
-    GPT_ALIASES,
-    Format,
-    Setting,
-    read_settings,
-    refuse_unless,
-    write_settings,
-)
+from wordloom.weights.formats import GPT_ALIASES, Format, Setting, refuse_unless
 from wordloom.weights.renaming import Ignored, Row
 
 _TABLE = (
@@ -31,17 +24,20 @@ _IGNORED = (
     *heads_beside("openai-gpt"),
 )
 
-# Theirs -> ours: "gelu" is the tanh approximation in this family.
-_ACTIVATIONS = {"gelu": "gelu_tanh", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 _ACTIVATION_NAMES = {"gelu_tanh": "gelu", "relu": "relu", "silu": "silu"}
-
-
-_SETTINGS = gpt_settings(40478, 512, Setting("afn", "activation", "gelu"))
+_SETTINGS = gpt_settings(
+    40478,
+    512,
+    Setting("afn", "activation", "gelu"),  # "gelu" is the tanh approximation in this family
+    activations={theirs: ours for ours, theirs in _ACTIVATION_NAMES.items()}
+    | {"gelu_new": "gelu_tanh", "swish": "silu"},
+    activation_names=_ACTIVATION_NAMES,
+)
 
 
 def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
     refuse_unless(theirs, is_causal=True)
-    return read_settings(_SETTINGS, theirs, _ACTIVATIONS)
+    return _SETTINGS.read(theirs)
 
 
 def _config_to(config: GPTConfig) -> dict[str, Any] | None:
@@ -49,7 +45,7 @@ def _config_to(config: GPTConfig) -> dict[str, Any] | None:
     learned = c.positions == "learned" and not c.output_bias
     if not learned or c.activation not in _ACTIVATION_NAMES or c.hidden_dim not in (None, 4 * c.dim):
         return None
-    return write_settings(_SETTINGS, c, _ACTIVATION_NAMES)
+    return _SETTINGS.write(c)
 
 
 FORMAT = Format(

@@ -7,40 +7,25 @@ from typing import Any
 
 from wordloom.models.gpt2 import GPT2Config
 from wordloom.weights.families.task_heads import heads_beside
-from wordloom.weights.formats import (
-    ACTIVATION_NAMES,
-    GPT_ALIASES,
-    Format,
-    Setting,
-    read_settings,
-    refuse_unless,
-    write_settings,
-)
-from wordloom.weights.renaming import Ignored, Row
-
-
-def _layer(theirs: str, *ours: str, layout: str) -> tuple[Row, Row]:
-    """Return the rows of a layer's weight and bias."""
-    weight = Row(f"{theirs}.weight", tuple(f"{name}.weight" for name in ours), layout)
-    return weight, Row(f"{theirs}.bias", tuple(f"{name}.bias" for name in ours), layout)
-
+from wordloom.weights.formats import ACTIVATION_NAMES, GPT_ALIASES, Format, Setting, Settings, refuse_unless
+from wordloom.weights.renaming import Ignored, Row, layer_rows
 
 _QKV = tuple(f"blocks.{{i}}.attention.{name}" for name in ("q_proj", "k_proj", "v_proj"))
 
 BLOCK = (
-    *_layer("transformer.h.{i}.ln_1", "blocks.{i}.attention_norm", layout="linear"),
-    *_layer("transformer.h.{i}.attn.c_attn", *_QKV, layout="conv1d"),
-    *_layer("transformer.h.{i}.attn.c_proj", "blocks.{i}.attention.o_proj", layout="conv1d"),
-    *_layer("transformer.h.{i}.ln_2", "blocks.{i}.ffn_norm", layout="linear"),
-    *_layer("transformer.h.{i}.mlp.c_fc", "blocks.{i}.feed_forward.up_proj", layout="conv1d"),
-    *_layer("transformer.h.{i}.mlp.c_proj", "blocks.{i}.feed_forward.down_proj", layout="conv1d"),
+    *layer_rows("transformer.h.{i}.ln_1", "blocks.{i}.attention_norm"),
+    *layer_rows("transformer.h.{i}.attn.c_attn", *_QKV, layout="conv1d"),
+    *layer_rows("transformer.h.{i}.attn.c_proj", "blocks.{i}.attention.o_proj", layout="conv1d"),
+    *layer_rows("transformer.h.{i}.ln_2", "blocks.{i}.ffn_norm"),
+    *layer_rows("transformer.h.{i}.mlp.c_fc", "blocks.{i}.feed_forward.up_proj", layout="conv1d"),
+    *layer_rows("transformer.h.{i}.mlp.c_proj", "blocks.{i}.feed_forward.down_proj", layout="conv1d"),
 )
 
 _TABLE = (
     Row("transformer.wte.weight", ("token_embedding.weight",)),
     Row("transformer.wpe.weight", ("position_embedding.weight",)),
     *BLOCK,
-    *_layer("transformer.ln_f", "final_norm", layout="linear"),
+    *layer_rows("transformer.ln_f", "final_norm"),
     Row("lm_head.weight", ("lm_head.weight",)),
 )
 
@@ -51,9 +36,9 @@ _IGNORED = (
 )
 
 
-def gpt_settings(vocab_size: int, max_seq_len: int, *middle: Setting) -> tuple[Setting, ...]:
+def gpt_settings(vocab_size: int, max_seq_len: int, *middle: Setting, **activations: Any) -> Settings:
     """Return the settings of GPT or GPT-2, with their defaults; ``middle`` are the settings that differ."""
-    return (
+    return Settings(
         Setting("vocab_size", "vocab_size", vocab_size),
         Setting("n_positions", "max_seq_len", max_seq_len),
         Setting("n_ctx", "max_seq_len", read=False),  # still read by converters
@@ -66,6 +51,7 @@ def gpt_settings(vocab_size: int, max_seq_len: int, *middle: Setting) -> tuple[S
         Setting("embd_pdrop", "embedding_dropout", 0.1),
         Setting("attn_pdrop", "attention_dropout", 0.1),
         Setting("tie_word_embeddings", "tie_embeddings", True),
+        **activations,
     )
 
 
@@ -82,13 +68,13 @@ def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
         scale_attn_by_inverse_layer_idx=False,
         add_cross_attention=False,
     )
-    return read_settings(_SETTINGS, theirs)
+    return _SETTINGS.read(theirs)
 
 
 def _config_to(config: GPT2Config) -> dict[str, Any] | None:
     if not config.bias or config.activation not in ACTIVATION_NAMES:
         return None
-    return write_settings(_SETTINGS, config)
+    return _SETTINGS.write(config)
 
 
 FORMAT = Format(

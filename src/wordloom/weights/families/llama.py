@@ -9,32 +9,22 @@ from wordloom.errors import CheckpointError, did_you_mean
 from wordloom.models.llama import LlamaConfig
 from wordloom.nn.positions import ROPE_SCALINGS
 from wordloom.weights.families.task_heads import heads_beside
-from wordloom.weights.formats import (
-    ACTIVATION_NAMES,
-    Format,
-    Setting,
-    read_settings,
-    refuse_unless,
-    write_settings,
-)
-from wordloom.weights.renaming import Ignored, Row
-
-_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-_FEED_FORWARD = ("gate_proj", "up_proj", "down_proj")
+from wordloom.weights.formats import ACTIVATION_NAMES, Format, Setting, Settings, refuse_unless
+from wordloom.weights.renaming import Ignored, Row, layer_rows
 
 _TABLE = (
     Row("model.embed_tokens.weight", ("token_embedding.weight",)),
     Row("model.layers.{i}.input_layernorm.weight", ("blocks.{i}.attention_norm.weight",)),
     *(
-        Row(f"model.layers.{{i}}.self_attn.{name}.{kind}", (f"blocks.{{i}}.attention.{name}.{kind}",))
-        for name in _ATTENTION
-        for kind in ("weight", "bias")
+        row
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj")
+        for row in layer_rows(f"model.layers.{{i}}.self_attn.{name}", f"blocks.{{i}}.attention.{name}")
     ),
     Row("model.layers.{i}.post_attention_layernorm.weight", ("blocks.{i}.ffn_norm.weight",)),
     *(
-        Row(f"model.layers.{{i}}.mlp.{name}.{kind}", (f"blocks.{{i}}.feed_forward.{name}.{kind}",))
-        for name in _FEED_FORWARD
-        for kind in ("weight", "bias")
+        row
+        for name in ("gate_proj", "up_proj", "down_proj")
+        for row in layer_rows(f"model.layers.{{i}}.mlp.{name}", f"blocks.{{i}}.feed_forward.{name}")
     ),
     Row("model.norm.weight", ("final_norm.weight",)),
     Row("lm_head.weight", ("lm_head.weight",)),
@@ -46,7 +36,7 @@ _IGNORED = (
     *heads_beside("llama"),
 )
 
-_SETTINGS = (
+_SETTINGS = Settings(
     Setting("vocab_size", "vocab_size", 32000),
     Setting("max_position_embeddings", "max_seq_len", 2048),
     Setting("hidden_size", "dim", 4096),
@@ -60,15 +50,15 @@ _SETTINGS = (
     Setting("mlp_bias", "feed_forward_bias", False),
     Setting("attention_dropout", "attention_dropout", 0.0),
     Setting("rms_norm_eps", "norm_eps", 1e-6),
+    # recent configs spell the tanh approximation so; GPT-2's say gelu_new
+    activation_names=ACTIVATION_NAMES | {"gelu_tanh": "gelu_pytorch_tanh"},
 )
-# recent configs spell the tanh approximation so; GPT-2's say gelu_new
-_ACTIVATION_NAMES = ACTIVATION_NAMES | {"gelu_tanh": "gelu_pytorch_tanh"}
 
 
 def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
     refuse_unless(theirs, is_causal=True)
     theta, scaling = _rope_from(theirs)
-    settings = read_settings(_SETTINGS, theirs)
+    settings = _SETTINGS.read(theirs)
     return settings | {
         "attention_dropout": settings["attention_dropout"] or 0.0,
         "rope_theta": theta,
@@ -126,7 +116,7 @@ def _config_to(config: LlamaConfig) -> dict[str, Any] | None:
         return None
     scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
     return {
-        **write_settings(_SETTINGS, c, _ACTIVATION_NAMES),
+        **_SETTINGS.write(c),
         "rope_parameters": rope,
         # for readers older than transformers 5, which would silently fall back to 10,000
         "rope_theta": c.rope_theta,

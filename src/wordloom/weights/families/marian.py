@@ -15,15 +15,8 @@ from typing import Any
 
 from wordloom.errors import CheckpointError
 from wordloom.models.transformer import TransformerConfig
-from wordloom.weights.formats import (
-    ACTIVATION_NAMES,
-    Format,
-    Setting,
-    read_settings,
-    refuse_unless,
-    write_settings,
-)
-from wordloom.weights.renaming import Ignored, Renaming, Row
+from wordloom.weights.formats import ACTIVATION_NAMES, Format, Setting, Settings, refuse_unless
+from wordloom.weights.renaming import Ignored, Renaming, Row, layer_rows
 
 _SHARED = "model.shared.weight"
 _SOURCE, _TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
@@ -43,22 +36,16 @@ def _attention(theirs: str, ours: str, dim: int) -> Iterator[Row]:
     yield Row(f"{theirs}.out_proj.bias", (f"{ours}.o_proj.bias",), halves=0, zeros=(dim,))
 
 
-def _norm(theirs: str, ours: str) -> Iterator[Row]:
-    for kind in ("weight", "bias"):
-        yield Row(f"{theirs}.{kind}", (f"{ours}.{kind}",), halves=0)
-
-
 def _layer(theirs: str, ours: str, dim: int, *, reads_source: bool) -> Iterator[Row]:
     yield from _attention(f"{theirs}.self_attn", f"{ours}.attention", dim)
-    yield from _norm(f"{theirs}.self_attn_layer_norm", f"{ours}.attention_norm")
+    yield from layer_rows(f"{theirs}.self_attn_layer_norm", f"{ours}.attention_norm", halves=0)
     if reads_source:
         yield from _attention(f"{theirs}.encoder_attn", f"{ours}.cross_attention", dim)
-        yield from _norm(f"{theirs}.encoder_attn_layer_norm", f"{ours}.cross_attention_norm")
+        yield from layer_rows(f"{theirs}.encoder_attn_layer_norm", f"{ours}.cross_attention_norm", halves=0)
     yield Row(f"{theirs}.fc1.weight", (f"{ours}.feed_forward.up_proj.weight",), halves=1)
     yield Row(f"{theirs}.fc1.bias", (f"{ours}.feed_forward.up_proj.bias",))
-    yield Row(f"{theirs}.fc2.weight", (f"{ours}.feed_forward.down_proj.weight",), halves=0)
-    yield Row(f"{theirs}.fc2.bias", (f"{ours}.feed_forward.down_proj.bias",), halves=0)
-    yield from _norm(f"{theirs}.final_layer_norm", f"{ours}.ffn_norm")
+    yield from layer_rows(f"{theirs}.fc2", f"{ours}.feed_forward.down_proj", halves=0)
+    yield from layer_rows(f"{theirs}.final_layer_norm", f"{ours}.ffn_norm", halves=0)
 
 
 def _rows(config: TransformerConfig) -> Iterator[Row]:
@@ -87,7 +74,7 @@ def _renaming(config: TransformerConfig, names: Collection[str]) -> Renaming:
     )
 
 
-_SETTINGS = (
+_SETTINGS = Settings(
     Setting("vocab_size", "source_vocab_size", 58101, written="source_vocab"),
     Setting("decoder_vocab_size", "vocab_size"),
     Setting("max_position_embeddings", "max_seq_len", 1024),
@@ -109,7 +96,7 @@ _SETTINGS = (
 
 
 def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    settings = read_settings(_SETTINGS, theirs)
+    settings = _SETTINGS.read(theirs)
     source, start = settings["source_vocab_size"], theirs.get("decoder_start_token_id")
     if settings["share_embeddings"]:
         refuse_unless(theirs, decoder_vocab_size=source)
@@ -142,7 +129,7 @@ def _config_to(config: TransformerConfig) -> dict[str, Any] | None:
         return None
     return {
         "is_encoder_decoder": True,
-        **write_settings(_SETTINGS, c),
+        **_SETTINGS.write(c),
         "decoder_start_token_id": 0,  # transformers needs a number even without a tokenizer
         "forced_eos_token_id": None,
     }

@@ -97,7 +97,8 @@ def translation_task(recipe: Recipe, start: Path | None, progress: TrainingProgr
     _, target_tokens = train.tokens_per_sample
 
     def build_model() -> Any:
-        if start is None or not _begins_as_bert(config, start):
+        both_sides = isinstance(config, BertGenerationConfig)
+        if start is None or not both_sides or not encodes(body_config(load_config(start))):
             return new_model(recipe, config, start, progress, whole=True)
         model = new_model(recipe, config, None, progress)
         for started in start_from_bert(model, start, cross_attention=s.cross_attention):
@@ -215,11 +216,6 @@ def _form(recipe: Recipe, start: Path | None) -> Format:
         return FORMATS[family] if family in FORMATS else format_of(config_from(family))
     config = load_config(start)
     return FORMATS["bert_generation"] if encodes(body_config(config)) else format_of(config)
-
-
-def _begins_as_bert(config: Any, start: Path) -> bool:
-    """Return whether both sides of the model of ``config`` start from the encoder in ``start``."""
-    return isinstance(config, BertGenerationConfig) and encodes(body_config(load_config(start)))
 
 
 def _has(family: str, setting: str) -> bool:
