@@ -232,13 +232,7 @@ class _Beams:
         return totals, order // k, ids.reshape(len(totals), -1).gather(1, order)
 
     def _keep(
-        self,
-        ended: Tensor,
-        totals: Tensor,
-        texts: list[list[int]],
-        parents: Tensor,
-        ids: Tensor,
-        length: int,
+        self, ended: Tensor, totals: Tensor, texts: list[list[int]], parents: Tensor, ids: Tensor, length: int
     ) -> None:
         """Add the candidates that ended, of the best ``beams``, to the hypotheses; keep the best ones."""
         places, ranks = ended[:, : self.rules.beams].nonzero().unbind(dim=1)

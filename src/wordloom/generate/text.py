@@ -363,12 +363,7 @@ def _check_continuations(prompt: Prompt, continuations: Sequence[Any]) -> None:
 
 
 def next_tokens(
-    model: Any,
-    tokenizer: Tokenizer | None,
-    prompt: Prompt,
-    k: int = 10,
-    *,
-    specials: Specials = "refuse",
+    model: Any, tokenizer: Tokenizer | None, prompt: Prompt, k: int = 10, *, specials: Specials = "refuse"
 ) -> list[NextToken]:
     """Return the ``k`` likeliest next tokens, best first, the lower id first among equals.
 

@@ -103,11 +103,7 @@ class Block(nn.Module):
         )
 
     def forward(
-        self,
-        x: Tensor,
-        rotary: tuple[Tensor, Tensor],
-        visibility: Visibility,
-        cache: LayerKeyValues | None,
+        self, x: Tensor, rotary: tuple[Tensor, Tensor], visibility: Visibility, cache: LayerKeyValues | None
     ) -> Tensor:
         """x [B, T, D], rotary 2 x [1 or B, T, E/2] -> [B, T, D]."""
         attended = self.attention(self.attention_norm(x), visibility=visibility, rotary=rotary, cache=cache)

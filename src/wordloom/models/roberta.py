@@ -46,7 +46,4 @@ class Roberta(Bert):
     """An encoder; see :class:`wordloom.models.Encoder` for the protocol."""
 
 
-PRESETS = {
-    "roberta-base": RobertaConfig(),
-    "roberta-large": RobertaConfig(dim=1024, n_layers=24, n_heads=16),
-}
+PRESETS = {"roberta-base": RobertaConfig(), "roberta-large": RobertaConfig(dim=1024, n_layers=24, n_heads=16)}

@@ -263,10 +263,7 @@ class Recipe(Table):
 
 
 def load_recipe(
-    source: str | Path | Recipe,
-    overrides: Sequence[str] = (),
-    *,
-    say: Callable[[str], None] | None = None,
+    source: str | Path | Recipe, overrides: Sequence[str] = (), *, say: Callable[[str], None] | None = None
 ) -> Recipe:
     """Return the recipe called ``source`` (a shipped name or a .toml file), with ``key=value`` overrides.
 

@@ -71,10 +71,7 @@ def training_columns(recipe: Recipe | None, *objectives: str) -> ColumnChoice | 
 
 
 def divided(
-    recipe: Recipe,
-    read: Callable[[Any], list[Item]],
-    noun: str,
-    group: Callable[[Item], str] | None = None,
+    recipe: Recipe, read: Callable[[Any], list[Item]], noun: str, group: Callable[[Item], str] | None = None
 ) -> dict[str, list[Item]]:
     """Return the rows of the recipe by part; ``read`` reads a source and ``noun`` is the name of its rows.
 

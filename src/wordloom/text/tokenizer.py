@@ -170,11 +170,7 @@ class Tokenizer:
         Each file is replaced completely or not at all.  The files cannot express ``specials``:
         transformers always interprets special tokens in text.
         """
-        config = {
-            "tokenizer_class": _GENERIC,
-            "clean_up_tokenization_spaces": False,
-            **self._config,
-        }
+        config = {"tokenizer_class": _GENERIC, "clean_up_tokenization_spaces": False, **self._config}
         for role in special.ROLES:
             index = getattr(self, f"{role}_id")
             if index is not None and not config.get(f"{role}_token"):

@@ -10,7 +10,7 @@ from typing import Any
 
 from wordloom.errors import CheckpointError, ConfigError, did_you_mean
 from wordloom.models import TaskConfig, config_from, family_of
-from wordloom.weights.families import bag_of_words, bert, bert_generation, gpt, gpt2, llama, marian
+from wordloom.weights.families import bag_of_words, bert, bert_generation, gpt2, llama, marian
 from wordloom.weights.families.task_heads import (
     HEAD,
     config_with_head,
@@ -24,7 +24,7 @@ from wordloom.weights.tensors import complete, open_tensors, read_json
 log = logging.getLogger(__name__)
 
 FORMATS: dict[str, Format] = {
-    "gpt": gpt.FORMAT,
+    "gpt": gpt2.GPT,
     "gpt2": gpt2.FORMAT,
     "llama": llama.FORMAT,
     "rnn": own_format("rnn"),

@@ -19,7 +19,7 @@ from wordloom.files import replacement
 from wordloom.models import RobertaConfig, body_config, encodes, skeleton
 from wordloom.models.task_model import SUMMARIES, TaskConfig
 from wordloom.weights.configs import TOKEN_IDS, config_to_json, format_of
-from wordloom.weights.names import renaming_of
+from wordloom.weights.loading import renaming_of
 from wordloom.weights.renaming import Renaming, Row, listed
 from wordloom.weights.tensors import INDEX, SAFETENSORS, complete
 

@@ -20,8 +20,8 @@ from wordloom.generate import Sampling, generate
 from wordloom.generate.decoder import next_logits
 from wordloom.generate.fast import accelerate, causal
 from wordloom.generate.fast.causal import FastModel
-from wordloom.generate.fast.stacking import whole_vectors
 from wordloom.generate.fast.threads import Threads
+from wordloom.generate.fast.weights import whole_vectors
 from wordloom.kernels import acceptance
 from wordloom.kernels.barrier import barrier
 from wordloom.kernels.decoding import leaves as kernels

@@ -187,7 +187,7 @@ def test_what_has_no_program_runs_the_modules(monkeypatch: pytest.MonkeyPatch) -
         source = torch.ones(1, 4, dtype=torch.int64)
         left = Conditioned(model, model.encode(source, attend=torch.tensor([[False, True, True, True]])))
     assert isinstance(accelerate(left), FastTransformer)
-    monkeypatch.setattr("wordloom.generate.fast.acceptance.MOST_WEIGHTS", 1000)
+    monkeypatch.setattr("wordloom.generate.fast.weights.MOST_WEIGHTS", 1000)
     assert accelerate(left) is left
     assert accelerate(model) is model  # without sources there is nothing to write from
 

@@ -22,7 +22,7 @@ from wordloom.data.sets.catalogue import DATASETS
 from wordloom.data.sets.expand import expand, refuse_shared, report_repeated
 from wordloom.data.sets.fetch import names_dataset
 from wordloom.data.text.corpus import PARTS, Part, check_split, source_hash
-from wordloom.data.text.documents import read_pieces
+from wordloom.data.text.documents import pieces
 from wordloom.errors import DataError, did_you_mean, position
 
 PairSplit: TypeAlias = Literal["hash", "files"]
@@ -274,10 +274,7 @@ def _translations(item: str) -> list[str]:
 def _parallel(source: Source, target: Source, errors: EncodingErrors, meter: Meter) -> Iterator[Pair]:
     """Yield the pairs of lines of two files."""
     left, right = (
-        (
-            str(piece.text)
-            for piece in read_pieces([file], separator="line", encoding_errors=errors, meter=meter)
-        )
+        (str(piece.text) for piece in pieces([file], separator="line", encoding_errors=errors, meter=meter))
         for file in (source, target)
     )
     for line, (text, other) in enumerate(zip_longest(left, right), 1):

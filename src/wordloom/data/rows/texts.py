@@ -13,7 +13,7 @@ from wordloom.data.files.stream import EncodingErrors, Meter
 from wordloom.data.rows.labelled import Column, labelled_rows
 from wordloom.data.sets.expand import expand, walk
 from wordloom.data.sets.fetch import files_of, names_dataset
-from wordloom.data.text.documents import documents, read_pieces
+from wordloom.data.text.documents import documents, pieces
 from wordloom.errors import DataError, position
 
 TABLES = {".tsv", ".csv"}  # their columns have no usual name
@@ -162,7 +162,7 @@ def _by_field(
                 yield PlacedText(text if isinstance(text, str) else list(text), place)
             continue
         unit: Literal["line", "row", "text"] = _UNITS.get(file.format, "text")
-        read = read_pieces([file], field=field, separator="line", encoding_errors=errors, bytes_allowed=False)
+        read = pieces([file], field=field, separator="line", encoding_errors=errors, bytes_allowed=False)
         for number, piece in enumerate(read, 1):  # each is whole: a line, or a row
             yield PlacedText(str(piece.text), position(file.name, number, unit=unit))
 

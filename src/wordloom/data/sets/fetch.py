@@ -124,10 +124,7 @@ def is_here(given: str, *, cache: str | os.PathLike[str] | None = None) -> bool:
 
 
 def fetch(
-    given: str,
-    *,
-    cache: str | os.PathLike[str] | None = None,
-    progress: Callable[[str], None] | None = None,
+    given: str, *, cache: str | os.PathLike[str] | None = None, progress: Callable[[str], None] | None = None
 ) -> list[Fetched]:
     """Download the files of ``NAME`` (all parts) or ``NAME/PART`` if they are missing, and check them.
 

@@ -253,12 +253,7 @@ def batched(items: Iterable[Item], size_of: Callable[[Item], int]) -> Iterator[l
 
 
 def _segments(
-    corpus: AnyCorpus,
-    tokenizer: CorpusTokenizer,
-    part: Part,
-    tally: Tally,
-    meter: Meter,
-    workers: int | None,
+    corpus: AnyCorpus, tokenizer: CorpusTokenizer, part: Part, tally: Tally, meter: Meter, workers: int | None
 ) -> Iterator[Segment]:
     """Yield the segments of the part, in order."""
     number = numbered(corpus.files(part))
@@ -320,10 +315,7 @@ def _encode(
 
 
 def encode_all(
-    tokenizer: CorpusTokenizer,
-    texts: Sequence[str | bytes],
-    specials: Specials,
-    place: Callable[[int], str],
+    tokenizer: CorpusTokenizer, texts: Sequence[str | bytes], specials: Specials, place: Callable[[int], str]
 ) -> Any:
     """Return the ids of each text; a TokenizerError names the ``place`` of the failing text."""
     try:

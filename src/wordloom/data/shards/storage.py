@@ -141,11 +141,7 @@ class ShardWriter:
             self._files[name] = open(folder / f"{name}.bin", "wb")  # noqa: SIM115  closed by close
 
     def add(
-        self,
-        ids: NDArray[Any],
-        ends: Sequence[int],
-        sizes: Sequence[int],
-        origins: Sequence[tuple[int, int]],
+        self, ids: NDArray[Any], ends: Sequence[int], sizes: Sequence[int], origins: Sequence[tuple[int, int]]
     ) -> None:
         """Append ``ids`` and the documents that end within them, at positions counted from the start."""
         ids.astype(self.dtype, copy=False).tofile(self._files["tokens"])

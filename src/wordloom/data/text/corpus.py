@@ -16,7 +16,8 @@ from typing import Any, Literal, TypeAlias
 from wordloom.data.files.source import Document, Fields, Source, Sources, hash_position
 from wordloom.data.files.stream import EncodingErrors, Meter
 from wordloom.data.sets.expand import expand, refuse_shared
-from wordloom.data.text.documents import Piece, joined, read_pieces
+from wordloom.data.text.documents import Piece, joined
+from wordloom.data.text.documents import pieces as read_pieces
 from wordloom.data.text.wiki import require_parser
 from wordloom.errors import DataError, did_you_mean
 

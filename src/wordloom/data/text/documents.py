@@ -76,7 +76,7 @@ def documents(
 
 
 def pieces(
-    sources: Sources,
+    sources: Sources | list[Source],
     *,
     field: Fields = "text",
     separator: str | None = None,
@@ -88,63 +88,14 @@ def pieces(
 ) -> Iterator[Piece]:
     """Yield the documents of :func:`documents`; those longer than about 1 MiB come in several pieces.
 
-    See :func:`read_pieces` for ``tally``, ``meter`` and ``workers``.
-    """
-    _check_settings(separator, encoding_errors)  # before the sources are expanded
-    yield from read_pieces(
-        expand(sources),
-        field=field,
-        separator=separator,
-        encoding_errors=encoding_errors,
-        tally=tally,
-        meter=meter,
-        workers=workers,
-        bytes_allowed=bytes_allowed,
-    )
-
-
-def records(
-    sources: Sources, *, encoding_errors: EncodingErrors = "strict", meter: Meter | None = None
-) -> Iterator[Record]:
-    """Yield the JSON objects of ``.jsonl`` files and ``.json`` lists, for tasks with several fields."""
-    for file in expand(sources):
-        if file.format not in ("jsonl", "json"):
-            raise DataError(f"{file.name}: holds no JSON objects; allowed: .jsonl, or .json with a list")
-        yield from json_objects(file, encoding_errors, meter)
-
-
-def _check_settings(separator: str | None, encoding_errors: str) -> None:
-    """Raise DataError for a setting of :func:`read_pieces` that is not allowed."""
-    if encoding_errors not in ENCODING_ERRORS:
-        hint = did_you_mean(str(encoding_errors), ENCODING_ERRORS)
-        raise DataError(f"encoding_errors (--encoding-errors) is {encoding_errors!r}; {hint}")
-    if separator is not None and (not separator.strip() or "\n" in separator):
-        raise DataError(
-            f"separator (--separator) {separator!r} cannot separate documents; "
-            "allowed: 'line', 'blank-line', or the text of one line"
-        )
-
-
-def read_pieces(
-    files: Iterable[Source],
-    *,
-    field: Fields = "text",
-    separator: str | None = None,
-    encoding_errors: EncodingErrors = "strict",
-    tally: Counter[str] | None = None,
-    meter: Meter | None = None,
-    workers: int | None = None,
-    bytes_allowed: bool = True,
-) -> Iterator[Piece]:
-    """Yield the documents of ``files``; those longer than about 1 MiB come in several pieces.
-
-    ``field``, ``separator``, ``encoding_errors`` and ``bytes_allowed`` are those of :func:`documents`.
-    ``tally`` counts dropped rows by reason, and ``meter`` the bytes read.
-    ``workers`` is the number of processes that strip Wikipedia mark-up (default: one per processor).
+    ``sources`` may be files that :func:`~wordloom.data.sets.expand.expand` has returned.  ``tally`` counts
+    dropped rows by reason, and ``meter`` the bytes read.  ``workers`` is the number of processes that strip
+    Wikipedia mark-up (default: one per processor).
     """
     _check_settings(separator, encoding_errors)
     tally = Counter() if tally is None else tally
-    for file in files:
+    files = [file for file in sources if isinstance(file, Source)] if isinstance(sources, list) else []
+    for file in files or expand(sources):  # type: ignore[arg-type]
         where = file.field if field == "text" else field
         texts: Iterator[tuple[str | bytes, bool]]
         match file.format:
@@ -166,6 +117,28 @@ def read_pieces(
         for text, last in texts:
             yield Piece(text, file.name, index, last)
             index += last
+
+
+def records(
+    sources: Sources, *, encoding_errors: EncodingErrors = "strict", meter: Meter | None = None
+) -> Iterator[Record]:
+    """Yield the JSON objects of ``.jsonl`` files and ``.json`` lists, for tasks with several fields."""
+    for file in expand(sources):
+        if file.format not in ("jsonl", "json"):
+            raise DataError(f"{file.name}: holds no JSON objects; allowed: .jsonl, or .json with a list")
+        yield from json_objects(file, encoding_errors, meter)
+
+
+def _check_settings(separator: str | None, encoding_errors: str) -> None:
+    """Raise DataError for a setting of :func:`pieces` that is not allowed."""
+    if encoding_errors not in ENCODING_ERRORS:
+        hint = did_you_mean(str(encoding_errors), ENCODING_ERRORS)
+        raise DataError(f"encoding_errors (--encoding-errors) is {encoding_errors!r}; {hint}")
+    if separator is not None and (not separator.strip() or "\n" in separator):
+        raise DataError(
+            f"separator (--separator) {separator!r} cannot separate documents; "
+            "allowed: 'line', 'blank-line', or the text of one line"
+        )
 
 
 def joined(pieces: Iterable[Piece]) -> Iterator[Document]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from wordloom.data.text.wiki_markup import strip_markup
 from wordloom.errors import DataError
-from wordloom.text.cores import cores
+from wordloom.threads import cores
 
 _WORTH_STARTING = 64  # articles; fewer are stripped faster without processes
 

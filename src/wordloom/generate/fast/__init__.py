@@ -12,8 +12,8 @@ recurrent   RNN, LSTM, GRU                       transformer  Transformer and Be
 from typing import Any
 
 from wordloom.generate.conditioned import Conditioned
-from wordloom.generate.fast.acceptance import accepts
 from wordloom.generate.fast.threads import Accelerated
+from wordloom.generate.fast.weights import accepts
 from wordloom.models import RNN
 
 __all__ = ["Accelerated", "accelerate"]

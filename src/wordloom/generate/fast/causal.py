@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wordloom.generate.fast.acceptance import ACTIVATIONS, accepts
-from wordloom.generate.fast.stacking import stacked, stacked_norms, whole_vectors, zeros
 from wordloom.generate.fast.threads import Accelerated, compiling, threads_for
+from wordloom.generate.fast.weights import ACTIVATIONS, accepts, stacked, stacked_norms, whole_vectors, zeros
 from wordloom.kernels.decoding import causal as programs
 from wordloom.models import MODELS, GPTConfig, LlamaConfig
 from wordloom.models.checks import positions_within
@@ -101,12 +100,19 @@ class FastModel(Accelerated):
         cache: Cache | None = None,
     ) -> Tensor:
         """tokens [B, T] -> [B, T, D], float32 from a program, else the model's own dtype."""
-        if positions is None and documents is None and isinstance(cache, KeyValueCache):
-            addresses = self._cached(cache, tokens.shape)
-            if addresses is not None:
-                return self._run(tokens, attend, cache, addresses)
+        plain = positions is None and documents is None
+        hidden = None if cache is None else self._by_program(tokens, attend, cache, plain)
+        if hidden is not None:
+            return hidden
         where: dict[str, Any] = {"positions": positions, "documents": documents, "attend": attend}
         return self.model.hidden(tokens, **where, cache=cache)
+
+    def _by_program(self, tokens: Tensor, attend: Tensor | None, cache: Cache, plain: bool) -> Tensor | None:
+        """Return :meth:`hidden` from a program; None if none applies, as with positions (not ``plain``)."""
+        if not plain or not isinstance(cache, KeyValueCache):
+            return None
+        addresses = self._cached(cache, tokens.shape)
+        return None if addresses is None else self._run(tokens, attend, cache, addresses)
 
     def lm_head(self, hidden: Tensor) -> Tensor:
         """hidden [.., D], as :meth:`hidden` last returned it -> logits [.., V]; float32 from the program."""

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from wordloom.generate.fast.causal import FastModel
-from wordloom.generate.fast.stacking import stacked
 from wordloom.generate.fast.threads import compiling
+from wordloom.generate.fast.weights import stacked
 from wordloom.kernels.decoding import recurrent as programs
 from wordloom.nn.cache import Cache, RecurrentCache
 from wordloom.nn.recurrent import CELLS
@@ -38,26 +38,17 @@ class FastRNN(FastModel):
     def _reach(self, length: int) -> None:
         """Do nothing: a recurrent model has no positions."""
 
-    def hidden(
-        self,
-        tokens: Tensor,
-        *,
-        positions: Tensor | None = None,
-        documents: Tensor | None = None,
-        attend: Tensor | None = None,
-        cache: Cache | None = None,
-    ) -> Tensor:
-        """tokens [B, T] -> [B, T, D], float32 from a program, else the model's own dtype."""
-        single = tokens.shape[1] == 1 and positions is documents is attend is None
-        if isinstance(cache, RecurrentCache):
-            before = self._states(cache, len(tokens)) if single and len(tokens) <= self.most_rows else None
-            if before is not None:
-                return self._run_step(tokens, cache, before)
-            for layer in cache.layers:
-                if layer.state is not None:  # the program's are float32, which the modules may not mix
-                    layer.state = tuple(part.to(self.dtype) for part in layer.state)
-        where: dict[str, Any] = {"positions": positions, "documents": documents, "attend": attend}
-        return self.model.hidden(tokens, **where, cache=cache)
+    def _by_program(self, tokens: Tensor, attend: Tensor | None, cache: Cache, plain: bool) -> Tensor | None:
+        if not isinstance(cache, RecurrentCache):
+            return None
+        single = plain and tokens.shape[1] == 1 and attend is None and len(tokens) <= self.most_rows
+        before = self._states(cache, len(tokens)) if single else None
+        if before is not None:
+            return self._run_step(tokens, cache, before)
+        for layer in cache.layers:
+            if layer.state is not None:  # the program's are float32, which the modules may not mix
+                layer.state = tuple(part.to(self.dtype) for part in layer.state)
+        return None
 
     def _run_step(
         self, tokens: Tensor, cache: RecurrentCache, before: tuple[np.ndarray, np.ndarray]

@@ -17,9 +17,8 @@ from torch.nn import functional as F
 
 from wordloom.errors import GenerationError
 from wordloom.generate.conditioned import Conditioned
-from wordloom.generate.fast.acceptance import ACTIVATIONS, decoder_weights
-from wordloom.generate.fast.stacking import stacked, stacked_norms, whole_vectors
 from wordloom.generate.fast.threads import Accelerated, compiling, threads_for
+from wordloom.generate.fast.weights import ACTIVATIONS, decoder_weights, stacked, stacked_norms, whole_vectors
 from wordloom.kernels.decoding import encoder_decoder as programs
 from wordloom.kernels.threads import one_thread
 from wordloom.nn.cache import RowLengths

@@ -200,9 +200,7 @@ KINDS: dict[str, Kind] = {
             most_texts=2,
         ),
         Prediction(
-            reads="predicts a number for each text",
-            options=(*_TEXTS, "batch_size", "too_long"),
-            most_texts=2,
+            reads="predicts a number for each text", options=(*_TEXTS, "batch_size", "too_long"), most_texts=2
         ),
     ),
     "multiple_choice": _head(

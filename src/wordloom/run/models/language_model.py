@@ -43,12 +43,7 @@ class LanguageModel(ReadsText):
     generation_defaults: dict[str, Any] = field(default_factory=dict)
 
     def generate(
-        self,
-        prompt: Any,
-        sampling: Sampling | None = None,
-        *,
-        specials: Specials = "refuse",
-        **given: Any,
+        self, prompt: Any, sampling: Sampling | None = None, *, specials: Specials = "refuse", **given: Any
     ) -> Any:
         """Return the continuation of ``prompt``: a str, or a list for several prompts or ``samples`` above 1.
 

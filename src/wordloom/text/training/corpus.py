@@ -30,13 +30,7 @@ class Corpus:
     """
 
     def __init__(
-        self,
-        texts: Iterable[str],
-        *,
-        sample_bytes: int,
-        seed: int,
-        count: bool,
-        progress: Progress | None,
+        self, texts: Iterable[str], *, sample_bytes: int, seed: int, count: bool, progress: Progress | None
     ) -> None:
         texts = check_texts(texts)
         if sample_bytes < _STRETCH:

@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import VectorError
-from wordloom.text.cores import cores
+from wordloom.threads import cores, run_on_threads
 from wordloom.vectors.fasttext.subwords import Subwords
 from wordloom.vectors.store.keyed import KeyedVectors
 from wordloom.vectors.store.refusals import UnknownWordError
 from wordloom.vectors.store.word_store import Key, Vector
-from wordloom.vectors.threads import run_on_threads
 
 _WORDS_AT_ONCE = 1 << 14  # words that a thread averages at a time
 _CHECKED = 1 << 20  # components checked at a time, 4 MiB

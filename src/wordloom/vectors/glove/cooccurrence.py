@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from wordloom.data.cache import cache_folder, reused_or_written
 from wordloom.data.shards.storage import TokenShards
 from wordloom.errors import VectorError
-from wordloom.text.cores import cores
+from wordloom.threads import cores
 
 VERSION = 1
 RECORD = np.dtype([("i", "<i4"), ("j", "<i4"), ("x", "<f4")])

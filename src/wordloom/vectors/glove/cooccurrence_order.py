@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from wordloom.threads import in_order
 from wordloom.vectors.glove.cooccurrence_kernels import sort_cells, split_cells
-from wordloom.vectors.threads import in_order
 
 Cells: TypeAlias = NDArray[np.uint32]  # [n, 3]
 

@@ -27,10 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import NonFiniteError, VectorError, did_you_mean
-from wordloom.text.cores import cores
+from wordloom.threads import cores, run_on_threads
 from wordloom.vectors.glove.cooccurrence import Cooccurrences
 from wordloom.vectors.store.keyed import KeyedVectors
-from wordloom.vectors.threads import run_on_threads
 from wordloom.vectors.word2vec.trainer import PortionStats
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from wordloom.data.batches.order import Purpose, keyed
 from wordloom.errors import NonFiniteError, VectorError
 from wordloom.kernels.machine_code import compiled
 from wordloom.kernels.registers import LANES
-from wordloom.text.cores import cores
-from wordloom.vectors.threads import run_on_threads
+from wordloom.threads import cores, run_on_threads
 from wordloom.vectors.word2vec import kernels
 from wordloom.vectors.word2vec.layout import (
     STREAMS,

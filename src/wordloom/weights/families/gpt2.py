@@ -1,10 +1,14 @@
-"""GPT-2 as transformers stores it (model_type ``gpt2``): Conv1D layout [in, out], q, k, v in one tensor."""
+"""GPT-2 and GPT as transformers stores them (model_types ``gpt2`` and ``openai-gpt``).
+
+Their blocks have equal rows: Conv1D layout [in, out], with q, k and v in one tensor.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from wordloom.models.gpt import GPTConfig
 from wordloom.models.gpt2 import GPT2Config
 from wordloom.weights.families.task_heads import heads_beside
 from wordloom.weights.formats import ACTIVATION_NAMES, GPT_ALIASES, Format, Setting, Settings, refuse_unless
@@ -12,7 +16,7 @@ from wordloom.weights.renaming import Ignored, Row, layer_rows
 
 _QKV = tuple(f"blocks.{{i}}.attention.{name}" for name in ("q_proj", "k_proj", "v_proj"))
 
-BLOCK = (
+_BLOCK = (
     *layer_rows("transformer.h.{i}.ln_1", "blocks.{i}.attention_norm"),
     *layer_rows("transformer.h.{i}.attn.c_attn", *_QKV, layout="conv1d"),
     *layer_rows("transformer.h.{i}.attn.c_proj", "blocks.{i}.attention.o_proj", layout="conv1d"),
@@ -24,7 +28,7 @@ BLOCK = (
 _TABLE = (
     Row("transformer.wte.weight", ("token_embedding.weight",)),
     Row("transformer.wpe.weight", ("position_embedding.weight",)),
-    *BLOCK,
+    *_BLOCK,
     *layer_rows("transformer.ln_f", "final_norm"),
     Row("lm_head.weight", ("lm_head.weight",)),
 )
@@ -36,7 +40,7 @@ _IGNORED = (
 )
 
 
-def gpt_settings(vocab_size: int, max_seq_len: int, *middle: Setting, **activations: Any) -> Settings:
+def _gpt_settings(vocab_size: int, max_seq_len: int, *middle: Setting, **activations: Any) -> Settings:
     """Return the settings of GPT or GPT-2, with their defaults; ``middle`` are the settings that differ."""
     return Settings(
         Setting("vocab_size", "vocab_size", vocab_size),
@@ -55,7 +59,7 @@ def gpt_settings(vocab_size: int, max_seq_len: int, *middle: Setting, **activati
     )
 
 
-_SETTINGS = gpt_settings(
+_SETTINGS = _gpt_settings(
     50257, 1024, Setting("n_inner", "hidden_dim"), Setting("activation_function", "activation", "gelu_new")
 )
 
@@ -85,5 +89,56 @@ FORMAT = Format(
     ignored=_IGNORED,
     config_from=_config_from,
     config_to=_config_to,
+    aliases=GPT_ALIASES,
+)
+
+
+# -- GPT -------------------------------------------------------------------------------------------------
+
+_GPT_TABLE = (
+    Row("transformer.tokens_embed.weight", ("token_embedding.weight",)),
+    Row("transformer.positions_embed.weight", ("position_embedding.weight",)),
+    *_BLOCK,
+    Row("lm_head.weight", ("lm_head.weight",)),
+)
+
+_GPT_IGNORED = (
+    Ignored(r"h\.\d+\.attn\.bias", "a causal mask"),
+    Ignored(r"position_ids", "position numbers"),
+    *heads_beside("openai-gpt"),
+)
+
+_GPT_ACTIVATION_NAMES = {"gelu_tanh": "gelu", "relu": "relu", "silu": "silu"}
+_GPT_SETTINGS = _gpt_settings(
+    40478,
+    512,
+    Setting("afn", "activation", "gelu"),  # "gelu" is the tanh approximation in this family
+    activations={theirs: ours for ours, theirs in _GPT_ACTIVATION_NAMES.items()}
+    | {"gelu_new": "gelu_tanh", "swish": "silu"},
+    activation_names=_GPT_ACTIVATION_NAMES,
+)
+
+
+def _gpt_config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    refuse_unless(theirs, is_causal=True)
+    return _GPT_SETTINGS.read(theirs)
+
+
+def _gpt_config_to(config: GPTConfig) -> dict[str, Any] | None:
+    c = config
+    learned = c.positions == "learned" and not c.output_bias
+    if not learned or c.activation not in _GPT_ACTIVATION_NAMES or c.hidden_dim not in (None, 4 * c.dim):
+        return None
+    return _GPT_SETTINGS.write(c)
+
+
+GPT = Format(
+    model_type="openai-gpt",
+    architecture="OpenAIGPTLMHeadModel",
+    prefixes=("transformer.",),
+    table=_GPT_TABLE,
+    ignored=_GPT_IGNORED,
+    config_from=_gpt_config_from,
+    config_to=_gpt_config_to,
     aliases=GPT_ALIASES,
 )

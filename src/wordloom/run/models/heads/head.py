@@ -279,11 +279,7 @@ class RowFacts:
 
 
 def read_part(
-    reader: TextReader,
-    rows: LabelledCorpus | CorpusPart,
-    labels: Sequence[str],
-    *,
-    seed: int | None = None,
+    reader: TextReader, rows: LabelledCorpus | CorpusPart, labels: Sequence[str], *, seed: int | None = None
 ) -> ReadRows:
     """Return the rows as batches of ``reader``; without ``labels`` their scores are the targets."""
     part = rows.undivided().part("train") if isinstance(rows, LabelledCorpus) else rows

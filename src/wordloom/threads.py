@@ -1,7 +1,8 @@
-"""Run tasks on several threads: one task on each, or many with their results in order."""
+"""The CPU cores of this process, and tasks on threads: one on each, or many with their results in order."""
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -31,3 +32,10 @@ def in_order(
         waiting.append(pool.submit(task, item))
     while waiting:
         yield waiting.popleft().result()
+
+
+def cores() -> int:
+    """Return the number of CPU cores that this process may use, which can be fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
