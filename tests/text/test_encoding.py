@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from wordloom.errors import TokenizerError
 from wordloom.text import TOKENIZERS, Tokenizer, encoding
 from wordloom.text.encoding import cut_at_spaces
-from wordloom.text.fast_bpe import proven_ranks, tiktoken_twin
+from wordloom.text.fast_paths import proven_ranks, tiktoken_twin
 
 # Every code point below U+20000 outside the large uniform blocks, and a sample of all others.
 UNIFORM = [range(0x3400, 0xA000), range(0xAC00, 0xD7A4), range(0xD800, 0xF900), range(0x17000, 0x18D00)]

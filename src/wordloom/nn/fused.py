@@ -124,7 +124,8 @@ def attention_fits(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False) 
         return False
     if is_causal and q.shape[2] != k.shape[2]:
         return False
-    if q.shape[2] < FEW_QUERIES <= k.shape[2] and not _needs_gradients(q, k, v):
+    trains = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    if q.shape[2] < FEW_QUERIES <= k.shape[2] and not trains:
         return False
     for t in (q, k, v):
         if t.device.type != "cpu" or t.dtype != q.dtype:
@@ -135,10 +136,6 @@ def attention_fits(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False) 
         if t.stride(3) != 1 or t.stride(2) < t.shape[3]:  # the BLAS takes no overlapping rows
             return False
     return attention_program(q.dtype, q.shape[3])
-
-
-def _needs_gradients(*tensors: Tensor) -> bool:
-    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
 def attention_program(dtype: torch.dtype, head_dim: int) -> bool:

@@ -26,10 +26,7 @@ from wordloom.nn.linear import Linear
 
 
 class DotScorer(nn.Module):
-    """e = q . m.
-
-    Raises ConfigError if queries and memory differ in width.
-    """
+    """e = q . m; raises ConfigError if queries and memory differ in width."""
 
     def __init__(self, *, dim: int, memory_dim: int) -> None:
         super().__init__()

@@ -13,8 +13,7 @@ import numpy as np
 from wordloom.errors import TokenizerError, did_you_mean
 from wordloom.text import definition as tokenizer_json
 from wordloom.text.arguments import ArgumentTypeError, check_texts, describe
-from wordloom.text.direct import ByteTable, CharacterTable, Ids, byte_offsets
-from wordloom.text.fast_bpe import tiktoken_twin
+from wordloom.text.fast_paths import ByteTable, CharacterTable, Ids, byte_offsets, tiktoken_twin
 from wordloom.text.special import finder, without_specials
 from wordloom.threads import cores
 

@@ -17,8 +17,8 @@ from wordloom.errors import TokenizerError
 from wordloom.text import definition as tokenizer_json
 from wordloom.text import special
 from wordloom.text.arguments import ArgumentTypeError, check_id, check_ids, describe
-from wordloom.text.direct import Ids
 from wordloom.text.encoding import Encoder, Encoding, Specials
+from wordloom.text.fast_paths import Ids
 from wordloom.text.formats.folders import read_tokenizer, write_tokenizer
 from wordloom.text.streaming import StreamDecoder
 from wordloom.text.training.train import TrainingReport, train_definition

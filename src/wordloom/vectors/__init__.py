@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from wordloom.vectors.files.fasttext import load_fasttext, save_fasttext
     from wordloom.vectors.files.formats import load_vectors, save_vectors
     from wordloom.vectors.files.word2vec_text import load_word2vec, save_word2vec
-    from wordloom.vectors.files.word_counts import read_word_counts, write_word_counts
+    from wordloom.vectors.files.words import read_word_counts, write_word_counts
     from wordloom.vectors.glove.cooccurrence import Cooccurrences, count_cooccurrences
     from wordloom.vectors.glove.model import GloVe
     from wordloom.vectors.store.evaluation import (
@@ -59,9 +59,8 @@ if TYPE_CHECKING:
     )
     from wordloom.vectors.store.keyed import KeyedVectors
     from wordloom.vectors.store.refusals import QuestionError, UnknownWordError
-    from wordloom.vectors.use.axes import Axis, project
     from wordloom.vectors.use.classifier import FastTextClassifier
-    from wordloom.vectors.use.maps import WordMap, word_map
+    from wordloom.vectors.use.projections import Axis, WordMap, project, word_map
     from wordloom.vectors.use.text_embeddings import TextEmbedder
     from wordloom.vectors.word2vec.trainer import TrainingCorpus, WordTrainer
 

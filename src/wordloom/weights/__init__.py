@@ -11,9 +11,14 @@
 """
 
 from wordloom.weights.configs import config_from_json, config_to_json, load_config
-from wordloom.weights.from_bert import BertStart, config_from_bert, start_from_bert
 from wordloom.weights.loading import load_model, load_parameter, load_state, renaming_of, stored_state
-from wordloom.weights.pretrained import PretrainedStart, start_from
+from wordloom.weights.pretrained import (
+    BertStart,
+    PretrainedStart,
+    config_from_bert,
+    start_from,
+    start_from_bert,
+)
 from wordloom.weights.renaming import Renaming, Row
 from wordloom.weights.saving import save_model
 

@@ -1,16 +1,30 @@
-"""Start a model from the weights of a checkpoint whose heads or vocabulary may differ."""
+"""Start a model from a checkpoint whose heads or vocabulary may differ, or from checkpoints of BERT.
+
+The encoder and the decoder of a BertGeneration start from BERT as in Rothe et al. 2020, arXiv:1907.12461.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
+from torch import Tensor, nn
 
-from wordloom.errors import CheckpointError
-from wordloom.models import TaskConfig, body_config
-from wordloom.weights.configs import require_equal_settings
+from wordloom.errors import CheckpointError, ConfigError, did_you_mean
+from wordloom.models import (
+    BertConfig,
+    BertGenerationConfig,
+    RobertaConfig,
+    TaskConfig,
+    TaskModel,
+    body_config,
+    encodes,
+    family_of,
+)
+from wordloom.weights.configs import load_config, require_equal_settings
 from wordloom.weights.loading import load_model
+from wordloom.weights.tensors import read_json
 
 # Settings that may differ: optional parts, and sizes that show in the shapes.
 _MAY_DIFFER = (
@@ -83,3 +97,184 @@ def _copy(model: Any, stored: Any, folder: Path, extra_tokens: bool) -> Pretrain
 
 def _modules(names: set[str]) -> tuple[str, ...]:
     return tuple(sorted({name.rpartition(".")[0] for name in names}))
+
+
+CrossAttention: TypeAlias = Literal["fresh", "copied"]
+
+_SHARED = ("dim", "n_heads", "ffn_dim", "activation", "norm_eps")  # settings that both sides share
+_FRESH = ("cross_attention", "cross_attention_norm")
+
+
+class BertStart(NamedTuple):
+    """The modules of the BERT that one ``side`` was started from, by what became of their weights.
+
+    Weights went into the module of their own name (``taken``), into another module (``folded`` and
+    ``copied``) or nowhere (``dropped``).  ``fresh`` modules of the side keep their initialisation.
+    """
+
+    side: str
+    folder: Path
+    taken: tuple[str, ...]
+    folded: tuple[str, ...]
+    copied: tuple[str, ...]
+    fresh: tuple[str, ...]
+    dropped: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """Return the report, a line for each kind of module."""
+        kinds = {
+            "folded": self.folded, "copied": self.copied, "fresh": self.fresh, "left out": self.dropped
+        }  # fmt: skip
+        first = f"start       {self.side} from {self.folder}: {', '.join(self.taken)}"
+        others = [f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names]
+        return [first, *(f"start       {self.side}, {line}" for line in others)]
+
+
+def config_from_bert(encoder: str | Path, decoder: str | Path | None = None) -> BertGenerationConfig:
+    """Return the config of a model whose sides start from the BERTs of these folders.
+
+    ``decoder`` None starts both sides from ``encoder``.
+
+    Raises CheckpointError for a folder without an encoder, and for two that differ in a shared setting.
+    """
+    first = _bert_config(Path(encoder))
+    second = first if decoder is None else _bert_config(Path(decoder))
+    for name in _SHARED:
+        _require(name, getattr(first, name), getattr(second, name), f"{encoder}", f"{decoder}")
+    padding = {_padding_idx(Path(folder)) for folder in (encoder, decoder or encoder)}
+    return BertGenerationConfig(
+        vocab_size=second.vocab_size,
+        source_vocab_size=None if first.vocab_size == second.vocab_size else first.vocab_size,
+        max_seq_len=min(first.max_seq_len, second.max_seq_len),
+        dim=first.dim,
+        n_layers=first.n_layers,
+        n_decoder_layers=None if first.n_layers == second.n_layers else second.n_layers,
+        n_heads=first.n_heads,
+        hidden_dim=first.hidden_dim,
+        activation=first.activation,
+        norm_eps=first.norm_eps,
+        padding_idx=padding.pop() if len(padding) == 1 else None,  # both sides have the same one or none
+        dropout=first.dropout,
+        attention_dropout=first.attention_dropout,
+    )
+
+
+@torch.no_grad()
+def start_from_bert(
+    model: Any,
+    encoder: str | Path,
+    decoder: str | Path | None = None,
+    *,
+    cross_attention: CrossAttention = "fresh",
+) -> list[BertStart]:
+    """Copy the weights of BERT or RoBERTa folders into a :class:`~wordloom.models.BertGeneration`.
+
+    The model has no segments, so the vector of segment 0 is added to the positions.  The output bias is that
+    of the masked-LM head if the folder has one, otherwise zero.  ``mlm_transform`` and ``mlm_norm`` have no
+    place in the model.
+
+    Args:
+        model: the model, initialised.
+        encoder: the folder that its encoder starts from.
+        decoder: the folder that its decoder starts from; None: ``encoder``.
+        cross_attention: ``"fresh"`` leaves attention to the source as initialised, as in the paper;
+            ``"copied"`` starts it and its norm from the self-attention of the block.
+
+    Raises CheckpointError for a folder without an encoder, for other shared settings, and for sizes that do
+    not fit.
+    """
+    if cross_attention not in get_args(CrossAttention):
+        hint = did_you_mean(str(cross_attention), get_args(CrossAttention))
+        raise ConfigError(f"cross_attention is {cross_attention!r}; {hint}")
+    first = _Side(model, "encoder", Path(encoder))
+    second = _Side(model, "decoder", Path(encoder if decoder is None else decoder))
+    return [first.start(), second.start(cross_attention)]
+
+
+class _Side:
+    """One side of ``model`` and the BERT in ``folder`` that it starts from."""
+
+    def __init__(self, model: Any, side: str, folder: Path) -> None:
+        self.model, self.side, self.folder = model, side, folder
+        self.prefix = "source_" if side == "encoder" else ""
+        self.tokens: nn.Embedding = model.source_embedding if self.prefix else model.token_embedding
+        self.blocks = model.encoder_blocks if side == "encoder" else model.decoder_blocks
+        ours, theirs = model.config, _bert_config(folder)
+        wanted = {name: getattr(ours, name) for name in _SHARED}
+        wanted |= {"vocab_size": self.tokens.num_embeddings, "n_layers": len(self.blocks)}
+        for name, value in wanted.items():
+            _require(name, getattr(theirs, name), value, str(folder), f"the model's {side}")
+        if ours.max_seq_len > theirs.max_seq_len:
+            raise CheckpointError(
+                f"{folder} has {theirs.max_seq_len} positions and the model {ours.max_seq_len}; lower it"
+            )
+
+    def start(self, cross_attention: CrossAttention | None = None) -> BertStart:
+        """Copy the weights; ``cross_attention`` None for the encoder, which has none."""
+        bert: Any = load_model(self.folder, dtype=torch.float32)
+        head = ["classifier"] if isinstance(bert, TaskModel) else []
+        bert = bert.body if head else bert
+        c, rows = bert.config, self.model.config.max_seq_len
+        self.tokens.weight.copy_(bert.token_embedding.weight)  # [V, D]
+        positions = bert.position_embedding.weight[c.position_offset :][:rows]  # [T, D]
+        ours = getattr(self.model, f"{self.prefix}position_embedding")
+        ours.weight.copy_(positions + bert.segment_embedding.weight[0])
+        getattr(self.model, f"{self.prefix}embedding_norm").load_state_dict(bert.embedding_norm.state_dict())
+        for block, bert_block in zip(self.blocks, bert.blocks, strict=True):
+            state: dict[str, Tensor] = bert_block.state_dict()
+            if cross_attention == "copied":
+                state |= {
+                    f"cross_{key}": value for key, value in state.items() if key.startswith("attention")
+                }
+            block.load_state_dict(state, strict=cross_attention != "fresh")
+
+        taken = ["token_embedding", "position_embedding", "embedding_norm", f"{c.n_layers} blocks"]
+        dropped = [
+            name for name in ("pooler", "mlm_transform", "mlm_norm", "next_sentence") if _has(bert, name)
+        ] + head
+        if c.type_vocab_size > 1:
+            dropped.insert(0, "segment_embedding from row 1 on")
+        if c.position_offset + rows < len(bert.position_embedding.weight):
+            dropped.insert(0, f"position_embedding from position {rows} on")
+        copied, fresh = [], []
+        if cross_attention is None:
+            dropped += ["lm_head.bias"] if c.masked_lm_head else []
+        else:
+            if c.masked_lm_head:
+                self.model.lm_head.bias.copy_(bert.lm_head.bias)
+                taken.append("lm_head.bias")
+            else:
+                self.model.lm_head.bias.zero_()
+                fresh.append("lm_head.bias (zero)")
+            if cross_attention == "copied":
+                copied.append("attention and attention_norm into cross_attention and cross_attention_norm")
+            else:
+                fresh += _FRESH
+        folded = ("segment_embedding's row 0 into position_embedding",)
+        parts = (tuple(taken), folded, tuple(copied), tuple(fresh), tuple(dropped))
+        return BertStart(self.side, self.folder, *parts)
+
+
+def _has(model: nn.Module, name: str) -> bool:
+    return getattr(model, name, None) is not None
+
+
+def _bert_config(folder: Path) -> BertConfig:
+    config = body_config(load_config(folder))
+    if not encodes(config):
+        raise CheckpointError(
+            f"{folder} holds a {family_of(config)}; only a bert or roberta can start either side"
+        )
+    assert isinstance(config, BertConfig)
+    return config
+
+
+def _padding_idx(folder: Path) -> int | None:
+    default = 1 if isinstance(_bert_config(folder), RobertaConfig) else 0  # transformers'
+    pad = read_json(folder / "config.json").get("pad_token_id", default)
+    return pad if isinstance(pad, int) else None
+
+
+def _require(name: str, stored: object, wanted: object, folder: str, other: str) -> None:
+    if stored != wanted:
+        raise CheckpointError(f"{folder} has {name} {stored!r}, {other} has {wanted!r}")

@@ -41,7 +41,6 @@ class StoredTensors(Protocol):
 
     def read(self, name: str) -> Tensor:
         """Return the tensor on the CPU, as stored and memory-mapped; clone it to outlive the file."""
-        ...
 
 
 class _Safetensors:

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from wordloom.errors import DataError, WordloomError
-from wordloom.inspect.cluster_plots import cluster_figure, draw_clusters
+from wordloom.inspect.vector_plots import cluster_figure, draw_clusters
 from wordloom.run import cluster_texts
 from wordloom.run.models.clusters import top_words
 

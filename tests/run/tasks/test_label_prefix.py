@@ -137,7 +137,7 @@ def test_it_writes_and_scores_by_label(recipe, tmp_path):
     with pytest.raises(WordloomError, match="holds the special token '<A>'"):
         lm.generate("<A>")
     from wordloom.recipe import load_recipe
-    from wordloom.run.recipe_rows import corpus_of
+    from wordloom.run.prepare import corpus_of
 
     held_out = list(corpus_of(load_recipe(result.folder), LabelledCorpus).rows("validation"))
     nats, size = {"A": 0.0, "B": 0.0}, 0

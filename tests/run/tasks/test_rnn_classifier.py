@@ -88,7 +88,7 @@ def test_its_figures_are_those_of_its_probabilities(recipe, tmp_path):
     result = train(recipe, out=tmp_path / "run")
     classifier = load_as(TextClassifier, tmp_path / "run")
     from wordloom.recipe import load_recipe
-    from wordloom.run.recipe_rows import corpus_of
+    from wordloom.run.prepare import corpus_of
 
     corpus = corpus_of(load_recipe(tmp_path / "run"), LabelledCorpus)
     rows = list(corpus.rows("validation"))

@@ -5,7 +5,7 @@ import pytest
 
 from wordloom.errors import VectorError
 from wordloom.vectors import Axis, KeyedVectors, UnknownWordError, project, word_map
-from wordloom.vectors.use.axes import parse_axes
+from wordloom.vectors.use.projections import parse_axes
 
 
 def unit(x):

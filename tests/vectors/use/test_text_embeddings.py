@@ -17,7 +17,7 @@ from wordloom.vectors.files.embedded_texts import (
     save_components,
     write_embeddings,
 )
-from wordloom.vectors.files.word_counts import read_word_counts
+from wordloom.vectors.files.words import read_word_counts
 
 A = 1e-3
 

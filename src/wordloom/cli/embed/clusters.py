@@ -53,8 +53,8 @@ class Grouping:
         ``reading`` are settings of :func:`wordloom.data.rows.texts.placed_texts`.  Raises DataError as
         :func:`wordloom.run.models.clusters.check_texts` does.
         """
-        from wordloom.inspect.cluster_plots import check_plane
         from wordloom.inspect.figures import check_format
+        from wordloom.inspect.vector_plots import check_plane
         from wordloom.run.models.clusters import check_texts
 
         given, labels = _read(source, label_column, reading)
@@ -87,7 +87,7 @@ class Grouping:
         if self.out is not None:
             self._write(self.out, clusters)
         if self.plot is not None:
-            from wordloom.inspect.cluster_plots import draw_clusters
+            from wordloom.inspect.vector_plots import draw_clusters
 
             words = [[word for word, _ in weighted[:_WORDS_DRAWN]] for weighted in clusters.words]
             draw_clusters(vectors, clusters.assigned, words, self.plot, plane=self.projection, seed=self.seed)

@@ -66,7 +66,7 @@ def embed_words(
         save_components,
         write_embeddings,
     )
-    from wordloom.vectors.files.word_counts import read_word_counts
+    from wordloom.vectors.files.words import read_word_counts
     from wordloom.vectors.use.text_embeddings import TextReport
 
     output.check_ending(FORMATS, "vectors")

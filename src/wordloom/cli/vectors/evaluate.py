@@ -81,7 +81,12 @@ def evaluate(
     for name, result in accuracies.items():
         _print_analogies(console, name, result)
     if agreements:
-        _print_pairs(console, agreements)
+        table = output.new_table("pairs", "Spearman", "Pearson", "compared", "skipped")
+        for name, agreement in agreements.items():
+            numbers = (_correlation(each.statistic) for each in (agreement.spearman, agreement.pearson))
+            table.add_row(name, *numbers, f"{agreement.pairs:,}", f"{agreement.unknown:,}")
+        console.print(table)
+        console.print()
     spelling = "case sensitive" if case_sensitive else "compared in upper case"
     searched = f"{min(restrict_vocab, len(wv)):,} of {len(wv):,} words used, {spelling}"
     console.print(searched, highlight=False, markup=False, soft_wrap=True)
@@ -122,15 +127,6 @@ def _counts(sections: Sequence[Section]) -> list[str]:
     right, asked = sum(len(s.correct) for s in sections), sum(s.asked for s in sections)
     left_out = sum(s.skipped for s in sections)
     return [f"{right:,}", f"{asked:,}", f"{left_out:,}", f"{right / asked:.2%}" if asked else "none asked"]
-
-
-def _print_pairs(console: Console, agreements: dict[str, Agreement]) -> None:
-    table = output.new_table("pairs", "Spearman", "Pearson", "compared", "skipped")
-    for name, result in agreements.items():
-        numbers = (_correlation(each.statistic) for each in (result.spearman, result.pearson))
-        table.add_row(name, *numbers, f"{result.pairs:,}", f"{result.unknown:,}")
-    console.print(table)
-    console.print()
 
 
 def _correlation(value: float) -> str:

@@ -133,16 +133,19 @@ def _json_lines(file: Source, errors: EncodingErrors, meter: Meter | None) -> It
         yield number, value
 
 
-def _json_list(file: Source, errors: EncodingErrors, meter: Meter | None) -> list[Any]:
+def json_value(file: Source, errors: EncodingErrors, meter: Meter | None, advice: str) -> Any:
+    """Return the value of a whole file; raise DataError with ``advice`` if it is not valid JSON."""
     strict: EncodingErrors = "replace" if errors == "replace" else "strict"
     text = decode(b"".join(blocks(file, meter)), strict, file).removeprefix("\ufeff")
     try:
-        value = parse_json(text, file.name)
+        return parse_json(text, file.name)
     except json.JSONDecodeError as error:
-        raise DataError(
-            f"{position(file.name, error.lineno, error.colno, unit='line')}: not valid JSON ({_why(error)}); "
-            "one object per line belongs in a .jsonl file"
-        ) from None
+        place = position(file.name, error.lineno, error.colno, unit="line")
+        raise DataError(f"{place}: not valid JSON ({_why(error)}); {advice}") from None
+
+
+def _json_list(file: Source, errors: EncodingErrors, meter: Meter | None) -> list[Any]:
+    value = json_value(file, errors, meter, "one object per line belongs in a .jsonl file")
     if not isinstance(value, list):
         raise DataError(
             f"{file.name}: holds a {json_type(value)}; a .json corpus is one list of objects or texts"

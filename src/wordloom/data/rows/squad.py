@@ -10,14 +10,13 @@ some questions have no answer (Rajpurkar et al. 2018, arXiv:1806.03822).
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
-from wordloom.data.files.json import json_objects, json_type, parse_json, valid_text
+from wordloom.data.files.json import json_objects, json_type, json_value, valid_text
 from wordloom.data.files.source import Source, Sources
-from wordloom.data.files.stream import EncodingErrors, blocks, decode
+from wordloom.data.files.stream import EncodingErrors
 from wordloom.data.sets.expand import JSON, task_files
 from wordloom.errors import DataError, did_you_mean, position
 
@@ -234,14 +233,7 @@ def _short(text: str) -> str:
 
 
 def _document(file: Source, errors: EncodingErrors) -> _Object:
-    text = decode(b"".join(blocks(file)), errors, file).removeprefix("\ufeff")
-    try:
-        value = parse_json(text, file.name)
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{position(file.name, error.lineno, error.colno, unit='line')}: not valid JSON ({error.msg}); "
-            "copy or write the file again"
-        ) from None
+    value = json_value(file, errors, None, "copy or write the file again")
     if not isinstance(value, dict):
         raise DataError(f"{file.name}: is a {json_type(value)}; expected SQuAD's JSON, an object with 'data'")
     return _Object(value, file.name, "", errors)

@@ -39,8 +39,7 @@ from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.sentence_folder import pooling_of
 from wordloom.run.models.text_encoder import TextEncoder
 from wordloom.run.models.translator import Translator
-from wordloom.run.prepare import recipe_corpus
-from wordloom.run.recipe_rows import corpus_of, training_columns
+from wordloom.run.prepare import corpus_of, recipe_corpus, training_columns
 from wordloom.run.tasks.masked import validation_scores
 from wordloom.run.tasks.translation.scores import pairs_to_score, translation_scores
 from wordloom.text import Specials

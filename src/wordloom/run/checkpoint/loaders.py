@@ -24,7 +24,7 @@ from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.text_readers import text_reader
 from wordloom.run.models.tokenizers import folder_tokenizer, read_vocabularies
 from wordloom.run.models.translator import Translator
-from wordloom.run.recipe_rows import recipe_of
+from wordloom.run.prepare import recipe_of
 from wordloom.training.precision import choose_device
 from wordloom.weights import load_config, load_model
 from wordloom.weights.configs import TOKEN_IDS
@@ -64,11 +64,9 @@ class Reporter(Protocol):
 
     def say(self, line: str) -> None:
         """Show one line."""
-        ...
 
     def progress(self, total: float) -> AbstractContextManager[Callable[[float, str], None]]:
         """Return a context whose ``advance(amount, state)`` moves a bar of length ``total``."""
-        ...
 
 
 def report_columns(reporter: Reporter, checkpoint: Checkpoint, read: Iterable[Columns]) -> None:

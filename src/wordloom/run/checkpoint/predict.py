@@ -25,7 +25,7 @@ from wordloom.run.models.heads.regression import ScoredText
 from wordloom.run.models.heads.token_classification import TaggedWords
 from wordloom.run.models.text_encoder import TextEncoder
 from wordloom.run.models.text_stream import batches_of
-from wordloom.run.recipe_rows import training_columns
+from wordloom.run.prepare import training_columns
 
 _AT_ONCE = {"classification": 1 << 12}  # rows at once, by task
 _ROWS_AT_ONCE = 1 << 10  # by other tasks

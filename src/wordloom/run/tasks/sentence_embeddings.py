@@ -33,7 +33,7 @@ from wordloom.recipe import Recipe
 from wordloom.recipe.data import RowLengths, SentenceData
 from wordloom.run.models.heads.head import ReadRows, values_in
 from wordloom.run.models.sentence_folder import SentenceSettings, pooling_files, pooling_of
-from wordloom.run.recipe_rows import corpus_of
+from wordloom.run.prepare import corpus_of
 from wordloom.run.tasks.building import check_body, new_model, recipe_body, set_up_blocks, start_tokenizer
 from wordloom.run.tasks.head_task import row_parts
 from wordloom.run.tasks.task import Task

@@ -20,7 +20,7 @@ from wordloom.vectors.files.checkpoints import Rows, TokenVectors, open_vectors
 from wordloom.vectors.files.fasttext import is_fasttext, load_fasttext, save_fasttext
 from wordloom.vectors.files.formats import save_vectors, with_readable_words
 from wordloom.vectors.files.word2vec_text import save_word2vec
-from wordloom.vectors.files.word_decoding import check_unicode_errors
+from wordloom.vectors.files.words import check_unicode_errors
 from wordloom.vectors.store.keyed import KeyedVectors
 
 FORMATS = ("folder", "word2vec", "word2vec-text", "glove", "fasttext")

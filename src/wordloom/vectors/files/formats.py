@@ -20,7 +20,7 @@ from wordloom.vectors.fasttext.subwords import Subwords
 from wordloom.vectors.fasttext.vectors import FastTextVectors
 from wordloom.vectors.files.fasttext import is_fasttext, load_fasttext
 from wordloom.vectors.files.word2vec_text import load_word2vec
-from wordloom.vectors.files.word_decoding import check_unicode_errors, readable
+from wordloom.vectors.files.words import check_unicode_errors, readable
 from wordloom.vectors.store.keyed import KeyedVectors
 from wordloom.vectors.whole_files import encoded, naming, written
 

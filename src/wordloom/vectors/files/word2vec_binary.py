@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from wordloom.data.cache import cache_folder
 from wordloom.errors import VectorError
 from wordloom.files import whole_file
-from wordloom.vectors.files.word_decoding import readable
+from wordloom.vectors.files.words import readable
 from wordloom.vectors.store.keyed import KeyedVectors
 from wordloom.vectors.store.word_store import Key, Vector, lengths, nonzero
 from wordloom.vectors.whole_files import naming

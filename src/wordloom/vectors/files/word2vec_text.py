@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from wordloom.errors import VectorError, position
 from wordloom.vectors.files.fasttext import BEFORE_MAGIC, begins_as_fasttext, begins_before_magic
 from wordloom.vectors.files.word2vec_binary import Progress, read_binary
-from wordloom.vectors.files.word_decoding import check_unicode_errors, decode, readable
+from wordloom.vectors.files.words import check_unicode_errors, decode, readable
 from wordloom.vectors.store.keyed import KeyedVectors
 from wordloom.vectors.whole_files import encoded, naming, new_file, opened, reading
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from wordloom.data.shards.storage import TokenShards
 from wordloom.errors import VectorError
 from wordloom.threads import in_order
-from wordloom.vectors.glove.cooccurrence_kernels import as_cells, count_rows, index_places, merge_rows
 from wordloom.vectors.glove.cooccurrence_order import Shuffle
+from wordloom.vectors.glove.kernels import as_cells, count_rows, index_places, merge_rows
 
 _SUM = 12  # bytes of a column and its sum
 _PLACE = 9  # bytes for a token: its id, its place, and a flag while documents are separated

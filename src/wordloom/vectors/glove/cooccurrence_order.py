@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.threads import in_order
-from wordloom.vectors.glove.cooccurrence_kernels import sort_cells, split_cells
+from wordloom.vectors.glove.kernels import sort_cells, split_cells
 
 Cells: TypeAlias = NDArray[np.uint32]  # [n, 3]
 

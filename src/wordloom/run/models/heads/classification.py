@@ -27,7 +27,7 @@ from wordloom.recipe import Recipe
 from wordloom.recipe.data import RowLengths
 from wordloom.run.models.heads.head import Head, Place, ReadRows, read_part, read_texts
 from wordloom.run.models.text_readers import BagReader, MarkedReader, TextReader
-from wordloom.run.recipe_rows import parts_of
+from wordloom.run.prepare import parts_of
 from wordloom.text import Tokenizer
 
 

@@ -23,7 +23,7 @@ from wordloom.evaluate.forward import check_finite, row_outputs
 from wordloom.evaluate.score import share_score
 from wordloom.recipe import Recipe
 from wordloom.run.models.heads.head import Place, ReadRows, TokenizedHead
-from wordloom.run.recipe_rows import divided
+from wordloom.run.prepare import divided
 
 
 class Choice(NamedTuple):

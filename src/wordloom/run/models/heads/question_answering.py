@@ -26,7 +26,7 @@ from wordloom.recipe import Recipe
 from wordloom.recipe.data import QuestionData
 from wordloom.run.models.heads.head import Place, ReadRows, TokenizedHead, values_in
 from wordloom.run.models.text_readers import order_of
-from wordloom.run.recipe_rows import divided, recipe_of
+from wordloom.run.prepare import divided, recipe_of
 from wordloom.text import Tokenizer
 
 

@@ -20,7 +20,7 @@ from wordloom.evaluate import RatioStatistics, Scores, number_agreement
 from wordloom.evaluate.forward import check_finite, row_outputs
 from wordloom.recipe import Recipe
 from wordloom.run.models.heads.head import Place, ReadRows, TokenizedHead, read_part, read_texts, values_in
-from wordloom.run.recipe_rows import parts_of
+from wordloom.run.prepare import parts_of
 
 _METRICS = ("pearson", "spearman")
 

@@ -27,7 +27,7 @@ from wordloom.recipe import Recipe
 from wordloom.recipe.data import TokenLabelData
 from wordloom.run.models.heads.head import Place, ReadRows, TokenizedHead, values_in
 from wordloom.run.models.text_readers import order_of
-from wordloom.run.recipe_rows import divided
+from wordloom.run.prepare import divided
 
 _METRICS = {"loss": "loss", "accuracy": "accuracy", "entity_f1": "f1"}  # of a training run, by score
 _JOINS = "-'’."  # characters that stand within words

@@ -23,7 +23,7 @@ from wordloom.models import context_limit
 from wordloom.recipe.data import TranslationData
 from wordloom.run.models.tokenizers import Vocabularies
 from wordloom.run.models.translator import Translator
-from wordloom.run.recipe_rows import recipe_of
+from wordloom.run.prepare import recipe_of
 from wordloom.run.tasks.translation.task import pair_corpus
 from wordloom.text import Tokenizer
 from wordloom.version import __version__
