@@ -26,7 +26,8 @@ def command(
 
     out = Console(highlight=False)
     progress = TrainingProgress()
-    progress.say(f"training a small LLaMA for about {minutes:g} minutes; Ctrl-C saves and stops")
+    unit = "minute" if minutes == 1 else "minutes"
+    progress.say(f"training a small LLaMA for about {minutes:g} {unit}; Ctrl-C saves and stops")
     result, folder = train_demo(minutes, force=force, progress=progress)
     if result is not None and result.stopped:
         progress.say(

@@ -44,8 +44,8 @@ class Ledger:
             f"{self.part}: {_count(self.documents, self.unit)} in {_count(self.files, 'file')}, "
             f"{_count(self.tokens, 'token')}, {_count(self.bytes, 'byte')}{per_token}",
             f"split: {self.split}",
-            "dropped: " + (_reasons(self.dropped) or "nothing"),
-            "truncated or divided: " + (_reasons(self.cut) or "nothing"),
+            f"{self.unit}s dropped: {_reasons(self.dropped) or 'none'}",
+            f"{self.unit}s truncated or divided: {_reasons(self.cut) or 'none'}",
         ]
         if self.packed_share is not None:
             lines.append(f"packed: {self.packed_share:.1%} of batch positions hold tokens")

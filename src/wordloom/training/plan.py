@@ -18,9 +18,8 @@ from wordloom.models.building.cost import flops_per_token
 from wordloom.nn.linear import widens
 from wordloom.objectives import TruncatedBPTT
 from wordloom.recipe import TrainSettings
-from wordloom.training.average import WeightAverage, restored_weights
 from wordloom.training.lbfgs import HISTORY
-from wordloom.training.optimizers import build_optimizer
+from wordloom.training.optimizers import WeightAverage, build_optimizer, restored_weights
 from wordloom.training.precision import choose_device
 from wordloom.training.trainer import Trainer
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, AnyStr, NamedTuple
 
 from wordloom.data.files.json import Record, fields_or_words, json_objects
-from wordloom.data.files.parquet import parquet_rows
 from wordloom.data.files.source import Document, Fields, Source, Sources
 from wordloom.data.files.stream import (
     BLOCK,
@@ -23,6 +22,7 @@ from wordloom.data.files.stream import (
     split_lines,
     text_blocks,
 )
+from wordloom.data.files.table import parquet_rows
 from wordloom.data.sets.expand import expand
 from wordloom.data.text.brown import brown_texts
 from wordloom.data.text.wiki import wikipedia_texts

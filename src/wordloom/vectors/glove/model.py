@@ -34,7 +34,6 @@ from wordloom.vectors.word2vec.trainer import PortionStats
 
 if TYPE_CHECKING:
     from wordloom.vectors.corpus.vocabulary import WordVocabulary
-    from wordloom.vectors.glove.cooccurrence import Cooccurrences
 
 OUTPUTS = ("sum", "words", "contexts", "both")
 _CONSTANT = 1e38  # a sum of squares so large that steps vanish: the parameter stays constant
