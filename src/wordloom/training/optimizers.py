@@ -232,7 +232,8 @@ def restored_weights(model: nn.Module) -> Iterator[None]:
 class WeightAverage:
     """``average <- decay * average + (1 - decay) * weights`` after each step, in float32.
 
-    This is an exponential form of Polyak & Juditsky 1992.  In the first steps the decay is min(decay, (1 + n) / (10 + n)), so that the start is forgotten.
+    It is an exponential form of Polyak & Juditsky 1992.  In the first steps the decay is
+    min(decay, (1 + n) / (10 + n)), so that the start is forgotten.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
