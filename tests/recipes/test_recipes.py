@@ -8,7 +8,6 @@ import os
 from typing import Any
 
 import pytest
-import tomli_w
 
 from wordloom.errors import RecipeError
 from wordloom.models import PRESETS, BertConfig, build
@@ -17,7 +16,6 @@ from wordloom.recipe.data import TranslationData
 from wordloom.recipe.table import Table, descriptions, table_of
 from wordloom.recipe.vectors import VectorRecipe, load_vector_recipe
 from wordloom.run import train
-from wordloom.run.folder import RunFolder
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 
@@ -339,27 +337,6 @@ def test_a_key_without_effect_is_refused(override, says):
 def test_masking_keys_of_the_other_kind_are_refused():
     with pytest.raises(RecipeError, match=r"masking\.share is not a setting of masking\.kind 'replace'"):
         load_recipe("bert-base", ["masking.kind=replace", "masking.share=0.3"])
-
-
-def test_a_saved_recipe_of_an_earlier_version_loads(tmp_path):
-    """Earlier versions saved the defaults of all objectives, and accepted train keys without effect."""
-    every = {
-        name: field.default
-        for kind in DATA.values()
-        for name, field in kind.model_fields.items()
-        if name != "train" and field.default is not None
-    }
-    values = load_recipe("quickstart").as_dict()
-    values["data"] = {**every, **values["data"]}
-    values["train"]["momentum"] = 0.9
-    (tmp_path / "recipe.toml").write_text(tomli_w.dumps(values), encoding="utf-8")
-    (tmp_path / "metrics.jsonl").touch()
-    lines: list[str] = []
-    assert load_recipe(tmp_path, say=lines.append) == load_recipe("quickstart")
-    assert lines == [
-        "the recipe's train.momentum = 0.9 is left out: it is not a setting of train.optimizer 'muon'"
-    ]
-    assert RunFolder(tmp_path, resume=True, force=False).saved_recipe(Recipe) == load_recipe("quickstart")
 
 
 def test_every_key_has_a_description():
