@@ -118,7 +118,7 @@ def test_mistakes_in_asking_for_documents(lines, tmp_path):
         run("vectors", "documents", lines, "love", "--force")
     with pytest.raises(DataError, match="standard input only once; give a file"):
         run("vectors", "documents", "-", "love")
-    with pytest.raises(DataError, match="half a character"):
+    with pytest.raises(DataError, match="half of a surrogate pair"):
         run("vectors", "documents", lines, "caf\udcff")
     with pytest.raises(DataError, match="is plain text, which has no fields"):
         run("vectors", "documents", lines, "love", "--field", "²")

@@ -198,7 +198,7 @@ def test_padding_before_a_token_does_not_go_into_a_cache() -> None:
     attend = torch.tensor([[False, True]])
     positions, visibility = positions_and_visibility(tokens(1, 2), attend=attend)
     assert (positions.tolist(), visibility.real_keys is attend) == ([[0, 0]], True)
-    with pytest.raises(ConfigError, match="padding stands before a token"):
+    with pytest.raises(ConfigError, match="padding comes before a token"):
         positions_and_visibility(
             tokens(1, 2), attend=attend, cache=KeyValueCache(n_layers=1, batch=1, length=2)
         )

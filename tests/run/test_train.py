@@ -377,7 +377,7 @@ def test_a_file_that_is_somebody_elses_is_not_taken_for_a_beginning(recipe, tmp_
 def test_a_damaged_state_says_resume_command(recipe, tmp_path, state):
     run = train(recipe(), ["train.steps=6", "train.save_every=3"], out=tmp_path / "run").folder
     (run / "checkpoints/step-6/trainer/state.json").write_text(state)
-    with pytest.raises(CheckpointError, match=r"remove .*step-6 to go on from the checkpoint before it"):
+    with pytest.raises(CheckpointError, match=r"remove .*step-6 to continue from the checkpoint before it"):
         train(recipe(), ["train.steps=6"], out=run, resume=True)
     shutil.rmtree(run / "checkpoints/step-6")
     assert train(recipe(), ["train.steps=6"], out=run, resume=True).step == 6
@@ -484,7 +484,7 @@ def test_a_flipped_byte_in_a_checkpoint_is_found(recipe, short_run):
         before = (newest / name).read_bytes()
         (newest / name).write_bytes(before[:-3] + bytes([before[-3] ^ 1]) + before[-2:])
         damaged = (
-            rf"step-6.* is damaged: {name} is not as .*remove .*step-6 to go on from .* before it, step-3"
+            rf"step-6.* is damaged: {name} is not as .*remove .*step-6 to continue from .* before it, step-3"
         )
         with pytest.raises(CheckpointError, match=damaged):
             train(recipe(), SHORT, out=short_run, resume=True)

@@ -69,7 +69,7 @@ def _reasons(counts: Mapping[str, int]) -> str:
     return "; ".join(f"{count:,} {reason}" for reason, count in counts.items() if count)
 
 
-# What each of the counts that only some tasks have stands for.
+# The meaning of the counts that only some tasks have.
 _COUNTS = {
     "choices": "in all",
     "words": "in all",

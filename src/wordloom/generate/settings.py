@@ -138,14 +138,14 @@ def _check(checkpoint: Any) -> None:
     """Raise CheckpointError unless ``checkpoint`` has the form of a generation_config."""
     if not isinstance(checkpoint, Mapping):
         raise CheckpointError(
-            f"{CHECKPOINT} holds {_short(checkpoint)}, not a table of settings; mend it or remove it"
+            f"{CHECKPOINT} holds {_short(checkpoint)}, not a table of settings; correct or remove it"
         )
     for key, kind, what in (("eos_token_id", int, "a token id"), ("stop_strings", str, "a text")):
         value = checkpoint.get(key)
         items = value if isinstance(value, list) else [] if value is None else [value]
         if not all(isinstance(item, kind) and not isinstance(item, bool) for item in items):
             raise CheckpointError(
-                f"{CHECKPOINT}: {key} is {_short(value)}, not {what} or a list of such; mend it or remove it"
+                f"{CHECKPOINT}: {key} is {_short(value)}, not {what} or a list of such; correct or remove it"
             )
 
 

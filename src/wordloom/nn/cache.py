@@ -393,7 +393,7 @@ def positions_and_visibility(
         positions = (attend.cumsum(dim=1) - 1).clamp(min=0)  # [B, T]
         return positions, Visibility(causal=True, documents=documents, real_keys=attend)
     if attend is not None and bool((attend[:, 1:] > attend[:, :-1]).any()):
-        raise ConfigError("padding stands before a token; in a cache it stands behind the tokens of a row")
+        raise ConfigError("padding comes before a token; in a cache it must follow the tokens of a row")
     start = 0 if cache is None else cache.longest
     new = torch.arange(start, start + T, device=device)[None]  # [1, T]
     if cache is None or cache.uniform:

@@ -121,7 +121,7 @@ class TextFiles(Table):
     field: Annotated[str | None, OnlyIf("label_prefix", (False,))] = None
     """Field of the text in .jsonl and .parquet files. By default the data set's own, else 'text'."""
     separator: Annotated[str | None, OnlyIf("label_prefix", (False,))] = None
-    """End of a document in a .txt file: line, blank-line, file, or the line that stands between two
+    """End of a document in a .txt file: line, blank-line, file, or the line between two
     documents."""
 
 

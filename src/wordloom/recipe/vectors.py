@@ -52,7 +52,7 @@ class CorpusSettings(Table):
     """Field of the text in .jsonl and .parquet files. By default the data set's own, else 'text'."""
     separator: str | None = None
     """End of a text in a .txt file, and of every window: line (the default), blank-line, file, or the
-    line that stands between two texts."""
+    line between two texts."""
     encoding_errors: Literal["strict", "replace"] = "strict"
     """Treatment of bytes that are not UTF-8: raise an error (strict), or read U+FFFD (replace)."""
 

@@ -46,7 +46,7 @@ class RunFolder:
 
     def __init__(self, path: Path, *, resume: bool, force: bool) -> None:
         if resume and force:
-            raise CheckpointError("--resume goes on with a run and --force replaces it; give one of them")
+            raise CheckpointError("--resume continues a run and --force replaces it; give one of them")
         self.path = path
         self.resume = resume
         self.force = force
@@ -83,7 +83,7 @@ class RunFolder:
             )
         if occupied and not self.resume and not self.force:
             raise CheckpointError(
-                f"{self.path} holds a run; go on with it by --resume, replace it by --force, or choose "
+                f"{self.path} holds a run; continue it with --resume, replace it with --force, or choose "
                 "another --out"
             )
 

@@ -1,6 +1,6 @@
 """Fast paths of encoding: tables of bytes and characters, and byte-level BPE with ``tiktoken``'s merge loop.
 
-BPE takes it for vocabularies where it provably gives the same ids.  ``tokenizers`` merges the pairs that its
+The merge loop is used only for vocabularies in which it provably gives the same ids.  ``tokenizers`` merges the pairs that its
 merge list names; ``tiktoken`` merges any two neighbours whose
 joined bytes are in the vocabulary.  Both agree on every text if (1) ids rise with merge rank,
 (2) every token is the product of exactly one merge, of parts ranked before it, and (3) merging the bytes of

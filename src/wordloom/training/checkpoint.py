@@ -176,7 +176,7 @@ def environment_changes(trainer: Trainer, saved: dict[str, Any]) -> str | None:
     """Return a line with the differences from the environment of the checkpoint, or None."""
     now = environment(trainer)
     changed = [f"{key} {saved.get(key)} -> {now[key]}" for key in now if saved.get(key) != now[key]]
-    line = f"resuming with {', '.join(changed)}: the run goes on, but not to the same bits"
+    line = f"resuming with {', '.join(changed)}: the run continues, but its bits will differ"
     return line if changed else None
 
 

@@ -60,5 +60,5 @@ def advice_if_damaged(checkpoint: Path) -> str:
     before = [name for name, step in steps.items() if step < steps.get(checkpoint.name, 0)]
     if before:
         previous = max(before, key=steps.__getitem__)
-        return f"remove {checkpoint} to go on from the checkpoint before it, {previous}"
+        return f"remove {checkpoint} to continue from the checkpoint before it, {previous}"
     return "no checkpoint before it is left: start the run again with --force"

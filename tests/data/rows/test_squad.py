@@ -103,8 +103,8 @@ def test_an_answer_that_stands_elsewhere(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         list(questions(path))
     assert str(error.value) == (
-        f"{path}: {FIRST}.answers[0].answer_start: is 31, and there stands 'cht ', not 'acht', which stands "
-        "at 30; offsets count characters (code points) from 0, not bytes; mend it, or say "
+        f"{path}: {FIRST}.answers[0].answer_start: is 31, where the context has 'cht ' and not 'acht', which is "
+        "at 30; offsets count characters (code points) from 0, not bytes; correct it, or set "
         'misplaced="nearest" (data.misplaced)'
     )
     counts: Counter[str] = Counter()
@@ -113,18 +113,18 @@ def test_an_answer_that_stands_elsewhere(tmp_path: Path) -> None:
     assert counts == {MOVED: 1}
     for start in (18, len(CONTEXT) + 5, -4):
         written(tmp_path, answered(answer_start=start))
-        with pytest.raises(DataError, match=rf"is {start}, and there stands .*'um acht', which stands at 16"):
+        with pytest.raises(DataError, match=rf"is {start}, where the context has .*'um acht', which is at 16"):
             list(questions(path))
     in_bytes = len(CONTEXT[:16].encode())
     written(tmp_path, answered(answer_start=in_bytes))
-    with pytest.raises(DataError, match="from 0, and this one counts bytes; mend it"):
+    with pytest.raises(DataError, match="from 0, and this one counts bytes; correct it"):
         list(questions(path))
 
 
 def test_an_answer_that_is_nowhere(tmp_path: Path) -> None:
     path = written(tmp_path, answered(text="neun"))
     for misplaced in ("error", "nearest"):
-        with pytest.raises(DataError, match=r"answers\[0\]\.text: 'neun' is nowhere in its context"):
+        with pytest.raises(DataError, match=r"answers\[0\]\.text: 'neun' is not in its context"):
             list(questions(path, misplaced=misplaced))
 
 
@@ -205,7 +205,7 @@ def test_settings_and_sources_are_checked(tmp_path: Path) -> None:
 
 def test_surrogates_and_bytes_are_replaced_where_asked(tmp_path: Path) -> None:
     path = written(tmp_path, json.dumps(answered(text="\ud800")).encode())
-    with pytest.raises(DataError, match="nowhere in its context"):
+    with pytest.raises(DataError, match="is not in its context"):
         list(questions(path, encoding_errors="replace"))
     raw = json.dumps({"data": [{"title": "?", "paragraphs": []}]}).encode()
     assert list(questions(written(tmp_path, raw.replace(b"?", b"\xff")), encoding_errors="replace")) == []

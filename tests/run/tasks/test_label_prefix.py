@@ -86,7 +86,7 @@ def test_every_text_stands_between_its_label_and_an_end(names):
         ids = shards.tokens(*shards.document_span(document))
         assert [tokenizer.id_to_token(i) for i in ids] == [f"<{label}>", *text, "<|endoftext|>"]
     assert shards.document_name(60).endswith("B.txt#0")
-    assert "each document stands behind the special token of its label" in shards.ledger.notes
+    assert "each document follows the special token of its label" in shards.ledger.notes
     assert [d.text for d in corpus.documents("train")] == [f"<{label}>{text}" for label, text in texts]
     assert prepare(corpus, tokenizer, part="train").reused
     before = corpus.part_fingerprint("train")
@@ -101,7 +101,7 @@ def test_a_label_that_means_something_else_is_refused(names):
     (names / "A.txt").rename(names / "unk.txt")
     corpus = documents(names, validation_fraction=0.0)
     tokenizer = Tokenizer.train(["abxy"], kind="char", special_tokens=["<unk>", "<B>"])
-    with pytest.raises(DataError, match="'unk' would stand before texts as '<unk>', which has another"):
+    with pytest.raises(DataError, match="'unk' would precede texts as '<unk>', which has another"):
         corpus.check(tokenizer)
 
 
@@ -156,7 +156,7 @@ def test_it_writes_and_scores_by_label(recipe, tmp_path):
     assert bits["value"] == pytest.approx(sum(nats.values()) / math.log(2) / size, rel=1e-5)
     assert "|start:label|" in bits["signature"]
     printed = CliRunner().invoke(app, ["evaluate", str(result.folder), "--start", "eos"])
-    assert "start 'eos': nothing stands before a label; leave it out" in str(printed.exception)
+    assert "start 'eos': a label has no token before it; leave it out" in str(printed.exception)
     with pytest.raises(WordloomError, match="start 'label' needs texts behind a token of the tokenizer, not"):
         perplexity(lm.model, lm.tokenizer, ["ax"], start="label")
 

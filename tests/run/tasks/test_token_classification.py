@@ -231,7 +231,7 @@ def test_mistakes_are_told(tuned, tmp_path):
     assert "'data.too_long' cannot be 'window': input should be 'error' or 'cut'" in refused(
         'train.objective="classification"', 'data.too_long="window"'
     )
-    assert "words stand in one column, not in 2" in refused('data.text_column=["a", "b"]')
+    assert "words are in one column, not in 2" in refused('data.text_column=["a", "b"]')
     path = write_rows(tmp_path / "val.conll", [[("Anna", "O")], [("it", "O"), ("Rome", "B-LOK")]])
     told = refused(f'data.validation="{path}"', "data.validation_fraction=0.1")
     assert "val.conll:4: the label 'B-LOK' of 'Rome' was not seen in training" in told

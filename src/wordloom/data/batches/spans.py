@@ -219,7 +219,7 @@ class _Text(NamedTuple):
         context = question.context
         encoding = tokenizer.encode(context, specials="text")
         if not any(context[a:b].strip() for a, b in encoding.offsets):
-            raise DataError(f"{question.place}: its context has no token of this tokenizer; take it out")
+            raise DataError(f"{question.place}: its context has no token of this tokenizer; remove it")
         offsets = [_trimmed(context, a, b) for a, b in encoding.offsets]
         if not context.isascii():
             offsets = _with_accents(context, offsets)
@@ -259,7 +259,7 @@ def _query(tokenizer: Any, question: Question, longest: int, too_long: str) -> t
     """Return at most ``longest`` tokens of the question, and whether it has more."""
     ids = np.asarray(tokenizer.encode_ids(question.question, specials="text"), np.int32)
     if not len(ids):
-        raise DataError(f"{question.place}.question: has no token of this tokenizer; take it out")
+        raise DataError(f"{question.place}.question: has no token of this tokenizer; remove it")
     if len(ids) > longest and too_long == "error":
         raise DataError(
             f"{question.place}.question: has {len(ids):,} tokens and max_query allows {longest:,}; raise "

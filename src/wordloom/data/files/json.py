@@ -96,7 +96,7 @@ def valid_text(text: str, errors: EncodingErrors, place: str) -> str:
             return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         raise DataError(
             f"{place}: character {error.start} is half of a surrogate pair, which is no text; "
-            'mend the file, or say encoding_errors="replace" (--encoding-errors replace, in a recipe '
+            'correct the file, or set encoding_errors="replace" (--encoding-errors replace, in a recipe '
             "data.encoding_errors; U+FFFD there)"
         ) from None
     return text

@@ -53,7 +53,7 @@ def _list(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[Any]
         name = name[: -len(ending)] if name.lower().endswith(ending) else name
     for number, line in numbered_lines(file, errors):
         if not (text := line.strip()):
-            raise DataError(f"{position(file.name, number)}: is empty where a text is expected; take it out")
+            raise DataError(f"{position(file.name, number)}: is empty where a text is expected; remove it")
         yield number, [text, name]
 
 
@@ -79,7 +79,7 @@ def _separated(file: Source, columns: Columns, errors: EncodingErrors) -> Iterat
         if len(row) != width:
             fault = "is empty" if row in ([], [""]) else f"has {len(row)} {_fields(len(row))}"
             raise DataError(
-                f"{position(file.name, line)}: {fault} where the first line has {width}; mend the file"
+                f"{position(file.name, line)}: {fault} where the first line has {width}; correct the file"
                 + (" (a .tsv has no quotes: a tab always ends a field)" if file.format == "tsv" else "")
             )
         yield line, [row[place] for place in places]
@@ -166,7 +166,7 @@ def csv_rows(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[s
             yield first, row
             first = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(f"{position(file.name, first)}: not valid CSV ({error}); mend the file") from None
+        raise DataError(f"{position(file.name, first)}: not valid CSV ({error}); correct the file") from None
 
 
 def _json(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[tuple[int, list[Any]]]:

@@ -31,7 +31,7 @@ class LabelledDocuments:
     """A corpus for :func:`wordloom.data.prepare`, as :class:`~wordloom.data.Corpus` is, from ``rows``."""
 
     skipped: tuple[str, ...] = ()
-    note = "each document stands behind the special token of its label"
+    note = "each document follows the special token of its label"
 
     def __init__(self, rows: LabelledCorpus) -> None:
         self.rows = rows
@@ -60,7 +60,7 @@ class LabelledDocuments:
                 )
             if token in roles:
                 raise DataError(
-                    f"the label '{label}' would stand before texts as '{token}', which has another meaning; "
+                    f"the label '{label}' would precede texts as '{token}', which has another meaning; "
                     "call it otherwise"
                 )
 

@@ -20,7 +20,7 @@ from wordloom.data.files.stream import EncodingErrors
 from wordloom.data.sets.expand import JSON, task_files
 from wordloom.errors import DataError, did_you_mean, position
 
-MOVED = "answer(s) taken where they stand nearest to their answer_start"
+MOVED = "answer(s) moved to their nearest place in the context"
 _TASK = "question answering"
 _SHOWN = 40  # characters of a text that an error shows
 
@@ -213,7 +213,7 @@ def _moved(given: _Object, answer: Answer, context: str, misplaced: str) -> Answ
     places = [i for i in range(len(context)) if context.startswith(text, i)]
     if not places:
         raise given.refused(
-            "text", f"{_short(text)} is nowhere in its context; mend it, or take the question out"
+            "text", f"{_short(text)} is not in its context; correct it, or remove the question"
         )
     nearest = min(places, key=lambda i: abs(i - start))
     if misplaced == "nearest":
@@ -222,9 +222,9 @@ def _moved(given: _Object, answer: Answer, context: str, misplaced: str) -> Answ
     in_bytes = any(len(context[:i].encode()) == start for i in places)
     raise given.refused(
         "answer_start",
-        f"is {start:,}, and there stands {there}, not {_short(text)}, which stands at {nearest:,}; offsets "
+        f"is {start:,}, where the context has {there} and not {_short(text)}, which is at {nearest:,}; offsets "
         f"count characters (code points) from 0{', and this one counts bytes' if in_bytes else ', not bytes'}"
-        '; mend it, or say misplaced="nearest" (data.misplaced)',
+        '; correct it, or set misplaced="nearest" (data.misplaced)',
     )
 
 

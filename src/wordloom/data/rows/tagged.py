@@ -200,7 +200,7 @@ def _conll(
         if len(cells) != width:
             raise DataError(
                 f"{position(file.name, number)}: has {len(cells)} column{'s' * (len(cells) != 1)} where the "
-                f"first word has {width}; mend the file (an empty line stands between sentences)"
+                f"first word has {width}; correct the file (an empty line separates sentences)"
             )
         begun = begun if words else number
         words.append(cells[columns[0] - 1])
@@ -244,7 +244,7 @@ def _json(file: Source, names: tuple[str, ...], errors: EncodingErrors) -> Itera
         found = [text_list(record.value, name, place, errors, numbers=n == 1) for n, name in enumerate(names)]
         words = found[0]
         if not words:
-            raise DataError(f"{place}, field '{names[0]}': holds no word; give the text one, or take it out")
+            raise DataError(f"{place}, field '{names[0]}': holds no word; give the text one, or remove it")
         if len(found) > 1 and len(found[1]) != len(words):
             raise DataError(
                 f"{place}, field '{names[1]}': holds {len(found[1]):,} labels of {len(words):,} words; "

@@ -109,7 +109,7 @@ CORPORA: dict[str, DatasetInfo] = {
         ),
         **_WIKIPEDIA,
         about_bytes=24_000_000_000,
-        notes="a new dump replaces it twice a month, so its hash cannot be known beforehand",
+        notes="a new dump replaces it twice a month, so its hash cannot be known in advance",
     ),
     "bookscorpus": DatasetInfo(
         title="BooksCorpus",

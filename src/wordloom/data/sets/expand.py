@@ -99,7 +99,7 @@ def expand(
 
 
 def task_files(sources: Sources, formats: Mapping[str, Format], *, task: str, stdin: str) -> list[Source]:
-    """Return the files that ``sources`` stand for; see :func:`expand`.
+    """Return the files of ``sources``; see :func:`expand`.
 
     Args:
         formats: the format of each suffix that is read, before that of a compression.

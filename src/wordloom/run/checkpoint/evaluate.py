@@ -104,7 +104,7 @@ def _scores_after_labels(lm: LanguageModel, corpus: LabelledDocuments, **setting
     The notes, and ``labels`` in the details, hold the loss and the number of texts of each label.
     """
     if (start := settings.pop("start", "auto")) not in ("auto", "label", "none"):
-        raise EvaluationError(f"start '{start}': nothing stands before a label; leave it out")
+        raise EvaluationError(f"start '{start}': a label has no token before it; leave it out")
     pieces = list(corpus.pieces("validation"))
     overall = perplexity(lm.model, lm.text_tokenizer, pieces, start="label", **settings)
     notes, by_label = [], {}

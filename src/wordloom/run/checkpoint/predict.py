@@ -141,7 +141,7 @@ def _words_or_texts(
 ) -> Iterator[PlacedText]:
     """Read texts, or lists of words in the columns that the recipe of the run names.
 
-    Words stand in files whose ending says that each line is a word, and in JSON objects with a list of words
+    Words are read from files whose ending says that each line is a word, and from JSON objects with a list of words
     and no text.
     """
     if text_column is not None:

@@ -117,4 +117,4 @@ def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise CheckpointError(f"{path} is not JSON ({error}); mend or remove it") from None
+        raise CheckpointError(f"{path} is not JSON ({error}); correct or remove it") from None

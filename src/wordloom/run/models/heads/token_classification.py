@@ -102,7 +102,7 @@ class TokenClassifier(TokenizedHead[TaggedWords]):
         d = recipe.data_as(TokenLabelData)
         word = d.text_column
         if isinstance(word, list):
-            raise RecipeError(f"data.text_column: words stand in one column, not in {len(word)}; give one")
+            raise RecipeError(f"data.text_column: words are in one column, not in {len(word)}; name one")
 
         def read(sources: Any) -> list[TaggedText]:
             return list(
