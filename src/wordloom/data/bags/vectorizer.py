@@ -350,5 +350,5 @@ def _bert_split(text: str) -> list[str]:
         return [word for word, _ in _bert().pre_tokenize_str(text)]
     except UnicodeEncodeError as error:
         raise DataError(
-            f"a text holds half of a surrogate pair ({text[error.start]!r}), which is no valid text; correct it"
+            f"a text holds half of a surrogate pair ({text[error.start]!r}), which is not text; correct it"
         ) from None

@@ -141,8 +141,8 @@ def _words_or_texts(
 ) -> Iterator[PlacedText]:
     """Read texts, or lists of words in the columns that the recipe of the run names.
 
-    Words are read from files whose ending says that each line is a word, and from JSON objects with a list of words
-    and no text.
+    Words are read from files whose ending says that each line is a word, and from JSON objects with a list of
+    words and no text.
     """
     if text_column is not None:
         yield from placed_texts(sources, columns=text_column, header=header, **reading)
