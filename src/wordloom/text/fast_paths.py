@@ -3,10 +3,11 @@
 The merge loop is used only for vocabularies in which it provably gives the same ids.  ``tokenizers`` merges
 the pairs that its merge list names; ``tiktoken`` merges any two neighbours whose joined bytes are in the
 vocabulary.  Both agree on every text if (1) ids rise with merge rank, (2) every token is the product of
-exactly one merge, of parts ranked before it, and (3) merging the bytes of every token gives that token.  Proof: let the pair (l, r) spell the token t without being t's merge.  The two
-could only be neighbours at some rank if merging the bytes l + r up to that rank gave (l, r).  But l + r
-are the bytes of t, which by (3) are joined by t's merge.  The proof assumes that the Unicode tables of both
-programs agree; ``tests/text`` compares them.
+exactly one merge, of parts ranked before it, and (3) merging the bytes of every token gives that token.
+Proof: let the pair (l, r) spell the token t without being t's merge.  The two could only be neighbours at
+some rank if merging the bytes l + r up to that rank gave (l, r).  But l + r are the bytes of t, which by
+(3) are joined by t's merge.  The proof assumes that the Unicode tables of both programs agree;
+``tests/text`` compares them.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def test_an_answer_that_stands_elsewhere(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         list(questions(path))
     assert str(error.value) == (
-        f"{path}: {FIRST}.answers[0].answer_start: is 31, where the context has 'cht ' and not 'acht', which "
+        f"{path}: {FIRST}.answers[0].answer_start: is 31, where the context has 'cht ', not 'acht', which "
         "is at 30; offsets count characters (code points) from 0, not bytes; correct it, or set "
         'misplaced="nearest" (data.misplaced)'
     )

@@ -222,8 +222,8 @@ def _moved(given: _Object, answer: Answer, context: str, misplaced: str) -> Answ
     in_bytes = any(len(context[:i].encode()) == start for i in places)
     raise given.refused(
         "answer_start",
-        f"is {start:,}, where the context has {there} and not {_short(text)}, which is at {nearest:,}; "
-        f"offsets count characters (code points) from 0{', and this one counts bytes' if in_bytes else ', not bytes'}"
+        f"is {start:,}, where the context has {there}, not {_short(text)}, which is at {nearest:,}; offsets "
+        f"count characters (code points) from 0{', and this one counts bytes' if in_bytes else ', not bytes'}"
         '; correct it, or set misplaced="nearest" (data.misplaced)',
     )
 
