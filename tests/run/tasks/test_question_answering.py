@@ -123,7 +123,7 @@ def test_answers_that_stand_elsewhere_are_moved_where_asked(place, capsys):
         train(str(place / "recipe.toml"), changes, out=place / "not", start_from=place / "body")
     changes.append("data.misplaced=nearest")
     train(str(place / "recipe.toml"), changes, out=place / "moved", start_from=place / "body")
-    assert f"{moved} answer(s) taken where they stand nearest" in capsys.readouterr().err
+    assert f"{moved} answer(s) moved to their nearest place" in capsys.readouterr().err
 
 
 def test_a_causal_body_reads_them_too_with_a_token_before_texts_or_without(place, tmp_path):
