@@ -158,17 +158,14 @@ class BagVectorizer:
         """Yield the terms of each text: its words, then its pairs of words, and so on."""
         types = (str,) if self.tokenizer is None else (str, bytes)
         texts = check_texts(texts, types=types, error=DataTypeError)
-        words = self._tokens(texts) if self.tokenizer is not None else map(self._words, texts)
+        if self.tokenizer is not None:
+            words = self._tokens(texts)
+        else:
+            plain = map(str.lower, texts) if self.lower else texts
+            words = map(str.split if self.split == "whitespace" else _split_words, plain)
         if self.max_ngram == 1:
             return iter(words)
         return map(self._with_ngrams, words)
-
-    def _words(self, text: str) -> list[str]:
-        if self.lower:
-            text = text.lower()
-        if self.split == "whitespace":
-            return text.split()
-        return _ASCII_WORDS.findall(text) if text.isascii() else _bert_split(text)
 
     def _tokens(self, texts: Iterable[str]) -> Iterator[list[str]]:
         assert self.tokenizer is not None
@@ -343,6 +340,10 @@ def _bert() -> Any:
     from tokenizers.pre_tokenizers import BertPreTokenizer
 
     return BertPreTokenizer()
+
+
+def _split_words(text: str) -> list[str]:
+    return _ASCII_WORDS.findall(text) if text.isascii() else _bert_split(text)
 
 
 def _bert_split(text: str) -> list[str]:
