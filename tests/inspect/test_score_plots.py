@@ -112,6 +112,9 @@ def test_from_one_checkpoint_on_the_scale_is_what_was_forgotten() -> None:
     )
     assert ticks[0.0] == "0"
     assert ticks[1.0] == "+1"
+    heights = panel.transData.transform([(0.0, tick) for tick in ticks])[:, 1]
+    assert np.diff(heights).min() > panel.figure.dpi * 9 / 72  # in points: labels do not overlap
+    assert not panel.yaxis.get_minorticklocs().size
     assert "checkpoint before training: 4.000" in [text.get_text() for text in panel.get_legend().get_texts()]
 
 

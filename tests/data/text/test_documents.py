@@ -15,6 +15,7 @@ import pytest
 
 from wordloom.data import documents, pieces, records
 from wordloom.data.files.stream import BLOCK
+from wordloom.data.sets.expand import expand
 from wordloom.errors import DataError
 
 zstandard = pytest.importorskip("zstandard")
@@ -288,6 +289,16 @@ def test_folders_globs_and_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert texts(odd) == ["odd"]
     monkeypatch.chdir(tmp_path)
     assert texts("sub") == ["sub/c.txt"]
+
+
+def test_files_that_were_expanded_stand_beside_paths(tmp_path: Path) -> None:
+    for name in ("one.txt", "two.txt", "three.txt"):
+        (tmp_path / name).write_text(name)
+    files = expand([tmp_path / "two.txt"])
+    read = pieces([tmp_path / "one.txt", *files, str(tmp_path / "three.txt")])
+    assert [piece.text for piece in read] == ["one.txt", "two.txt", "three.txt"]
+    with pytest.raises(DataError, match="no source given"):
+        list(pieces([]))
 
 
 def test_links_lead_to_no_folder_twice(tmp_path: Path) -> None:

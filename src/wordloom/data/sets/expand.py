@@ -17,6 +17,7 @@ from wordloom.data.files.source import (
     COMPRESSIONS,
     FORMATS,
     Format,
+    PathLike,
     Source,
     Sources,
     describe,
@@ -72,16 +73,20 @@ RUNNING_TEXT = Accepts(formats=FORMATS, describe=describe)
 
 
 def expand(
-    sources: Sources, accepts: Accepts = RUNNING_TEXT, *, skipped: list[str] | None = None
+    sources: Sources | Iterable[PathLike | Source],
+    accepts: Accepts = RUNNING_TEXT,
+    *,
+    skipped: list[str] | None = None,
 ) -> list[Source]:
     """Return the files of ``sources``, in order.
 
     A source is a file, a folder (its files with an accepted suffix, at any depth), a glob, ``-`` for standard
-    input (``-.jsonl``, ``-.jsonl.zst`` and so on name its format), or a named data set such as
-    ``tiny-shakespeare`` or ``gutenberg/train``.  The files of a folder or glob are sorted by name, and each
-    is read once.  A link to a folder above it is not followed.  Hidden files and folders are skipped; other
-    files of a folder are appended to ``skipped``.  A file that two sources name is read twice, with a
-    warning.  A pipe is copied to a temporary file, because readers may read a file more than once.
+    input (``-.jsonl``, ``-.jsonl.zst`` and so on name its format), a named data set such as
+    ``tiny-shakespeare`` or ``gutenberg/train``, or a Source, which is returned as it is.  The files of a
+    folder or glob are sorted by name, and each is read once.  A link to a folder above it is not followed.
+    Hidden files and folders are skipped; other files of a folder are appended to ``skipped``.  A file that
+    two sources name is read twice, with a warning.  A pipe is copied to a temporary file, because readers may
+    read a file more than once.
 
     Raises DataError for no source, a missing file, a glob without a match, a folder without readable files, a
     file of another kind, and standard input given twice.
@@ -91,7 +96,9 @@ def expand(
         raise DataError(
             f"no source given; name at least one {accepts.noun}, folder, glob, data set, or '-' for stdin"
         )
-    files = [file for item in items for file in _expand_one(os.fspath(item), accepts, skipped)]
+    files: list[Source] = []
+    for item in items:
+        files += [item] if isinstance(item, Source) else _expand_one(os.fspath(item), accepts, skipped)
     if sum(file.is_stdin for file in files) > 1:
         raise DataError("'-' is given twice; standard input can be read once")
     report_repeated(files)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, AnyStr, NamedTuple
 
 from wordloom.data.files.json import Record, fields_or_words, json_objects
-from wordloom.data.files.source import Document, Fields, Source, Sources
+from wordloom.data.files.source import Document, Fields, PathLike, Source, Sources
 from wordloom.data.files.stream import (
     BLOCK,
     ENCODING_ERRORS,
@@ -76,7 +76,7 @@ def documents(
 
 
 def pieces(
-    sources: Sources | list[Source],
+    sources: Sources | Iterable[PathLike | Source],
     *,
     field: Fields = "text",
     separator: str | None = None,
@@ -88,14 +88,12 @@ def pieces(
 ) -> Iterator[Piece]:
     """Yield the documents of :func:`documents`; those longer than about 1 MiB come in several pieces.
 
-    ``sources`` may be files that :func:`~wordloom.data.sets.expand.expand` has returned.  ``tally`` counts
-    dropped rows by reason, and ``meter`` the bytes read.  ``workers`` is the number of processes that strip
-    Wikipedia mark-up (default: one per processor).
+    ``tally`` counts dropped rows by reason, and ``meter`` the bytes read.  ``workers`` is the number of
+    processes that strip Wikipedia mark-up (default: one per processor).
     """
     _check_settings(separator, encoding_errors)
     tally = Counter() if tally is None else tally
-    files = [file for file in sources if isinstance(file, Source)] if isinstance(sources, list) else []
-    for file in files or expand(sources):  # type: ignore[arg-type]
+    for file in expand(sources):
         where = file.field if field == "text" else field
         texts: Iterator[tuple[str | bytes, bool]]
         match file.format:
