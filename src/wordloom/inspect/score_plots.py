@@ -157,7 +157,7 @@ def forgetting_figure(runs: Sequence[Any], remedies: Sequence[str]) -> Any:
         low, high = _with_room(np.arcsinh(losses / linear))
         panel.set_yscale("asinh", linear_width=linear)
         panel.set_ylim(linear * np.sinh(low), linear * np.sinh(high))
-        ticks = _ticks(*panel.get_ylim(), linear)
+        ticks = _ticks(panel.get_ylim(), linear)
         panel.set_yticks(ticks, [f"{tick:+g}" if tick else "0" for tick in ticks])
         panel.minorticks_off()
     else:
@@ -204,11 +204,12 @@ def _linear_limit(changes: NDArray[np.float64]) -> float:
     return float(max(sizes.min(), sizes.max() / 1000)) if sizes.size else 1.0
 
 
-def _ticks(low: float, high: float, linear: float) -> list[float]:
+def _ticks(limits: tuple[float, float], linear: float) -> list[float]:
     """Return ticks at 0 and, from ``linear / 2`` on, at 1 and 3 times powers of ten on both sides.
 
     Matplotlib's own ticks for this scale stand on each other near 0.
     """
+    low, high = limits
     powers = range(math.floor(math.log10(linear)), math.ceil(math.log10(max(-low, high, linear))) + 1)
     sizes = [factor * 10.0**power for power in powers for factor in (1, 3)]
     ticks = [0.0, *(sign * size for size in sizes if size >= linear / 2 for sign in (1, -1))]

@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 from wordloom.kernels.machine_code import exact
 
 # values of each type of element, for ``like``
-FLOAT, BITS16, UINT8, UINT32, UINT64 = np.float32(0), np.uint16(0), np.uint8(0), np.uint32(0), np.uint64(0)
+FLOAT, UINT8, UINT32, UINT64 = np.float32(0), np.uint8(0), np.uint32(0), np.uint64(0)
 INT32, INT64, DOUBLE = np.int32(0), np.int64(0), np.float64(0)
 
 _intrinsic: Any = intrinsic

@@ -145,6 +145,7 @@ class Settings:
 
     Args:
         rows: in the order of config.json.
+        only: other keys, each with the one supported value.
         activations: their names of activations -> ours.
         activation_names: our names of activations -> theirs.
     """
@@ -152,13 +153,16 @@ class Settings:
     def __init__(
         self,
         *rows: Setting,
+        only: Mapping[str, Any] | None = None,
         activations: Mapping[str, str] = _ACTIVATIONS,
         activation_names: Mapping[str, str] = ACTIVATION_NAMES,
     ) -> None:
-        self.rows, self.activations, self.activation_names = rows, activations, activation_names
+        self.rows, self.only = rows, only or {}
+        self.activations, self.activation_names = activations, activation_names
 
     def read(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return our settings from a config.json; raise CheckpointError for an unsupported activation."""
+        """Return our settings from a config.json; raise CheckpointError for an unsupported value."""
+        refuse_unless(theirs, **self.only)
         settings = {}
         for row in self.rows:
             value = theirs.get(row.theirs, row.default)

@@ -272,7 +272,7 @@ def test_damaged_ones_are_refused_and_counted_again(tmp_path, shards):
     assert np.array_equal(again.records, expected)
     meta = json.loads((first.folder / "meta.json").read_text())
     (first.folder / "meta.json").write_text(json.dumps({**meta, "version": 0}))
-    with pytest.raises(VectorError, match="of version 0, not 1; count them again"):
+    with pytest.raises(VectorError, match="of version 0, not 2; count them again"):
         Cooccurrences(first.folder)
     with pytest.raises(VectorError, match="holds no co-occurrences"):
         Cooccurrences(tmp_path)

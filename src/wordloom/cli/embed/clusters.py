@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rich.console import Console
 from rich.text import Text
+from typer import Option
 
 from wordloom.cli import options
 from wordloom.cli.vectors.output import new_table, print_json, print_notes
@@ -20,7 +21,31 @@ if TYPE_CHECKING:
     from wordloom.data.rows.texts import PlacedText
     from wordloom.run.models.clusters import Clusters
 
-OPTIONS = ("cluster_method", "plot", "projection", "seed", "label_column", "json")  # of it alone
+COUNT = Annotated[
+    int | None,
+    Option(
+        metavar="K",
+        help="Group the texts into K clusters by their vectors and show the clusters. FILE may be a data "
+        "set, such as sst2/dev.",
+    ),
+]
+METHOD = Annotated[
+    Literal["kmeans", "agglomerative"],
+    Option(help="The algorithm; agglomerative uses Ward's criterion."),
+]
+SEED = Annotated[int, Option(help="The random seed of k-means and t-SNE.", min=0)]
+LABEL_COLUMN = Annotated[
+    str | None,
+    Option(
+        help="Compare the clusters with the labels in this column of a table.",
+        metavar="COLUMN",
+        callback=options.parse_column,
+    ),
+]
+PROJECTION = Annotated[
+    Literal["pca", "tsne"], Option(help="How the plot projects vectors to two dimensions.")
+]
+OPTIONS = ("cluster_method", "plot", "projection", "seed", "label_column", "json")  # need --cluster
 FORMATS = (".tsv", ".jsonl")
 
 _MOST_DENSE = 1 << 27  # numbers: 512 MB

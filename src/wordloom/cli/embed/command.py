@@ -10,8 +10,8 @@ import typer
 from typer import Argument
 
 from wordloom.cli import options
+from wordloom.cli.embed import clusters
 from wordloom.cli.embed.bags import embed_bags, holds_bags
-from wordloom.cli.embed.clusters import OPTIONS, Grouping
 from wordloom.cli.embed.model import Level, embed_model, holds_model
 from wordloom.cli.embed.output import Output
 from wordloom.cli.embed.words import WordSettings, embed_words
@@ -102,26 +102,12 @@ def command(
     ),
     rows: ROWS = None,
     batch_size: int = option(1024, "How many texts to read at a time.", min=1),
-    cluster: int | None = option(
-        None,
-        "Group the texts into K clusters by their vectors and show the clusters. FILE may be a data "
-        "set, such as sst2/dev.",
-        metavar="K",
-    ),
-    cluster_method: Literal["kmeans", "agglomerative"] = option(
-        "kmeans", "Clusters: the algorithm; agglomerative uses Ward's criterion."
-    ),
-    seed: int = option(0, "Clusters: the random seed of k-means and t-SNE.", min=0),
-    label_column: str | None = option(
-        None,
-        "Clusters: compare the clusters with the labels in this column of a table.",
-        metavar="COLUMN",
-        callback=options.parse_column,
-    ),
+    cluster: clusters.COUNT = None,
+    cluster_method: clusters.METHOD = "kmeans",
+    seed: clusters.SEED = 0,
+    label_column: clusters.LABEL_COLUMN = None,
     plot: options.PLOT = None,
-    projection: Literal["pca", "tsne"] = option(
-        "pca", "Clusters: how the plot projects vectors to two dimensions."
-    ),
+    projection: clusters.PROJECTION = "pca",
     json: options.JSON = False,
 ) -> None:
     """Turn texts or tokens into vectors, or cluster texts."""
@@ -133,11 +119,12 @@ def command(
     _check_clustering(ctx)
     reading: dict[str, Any] = {"columns": text_column, "header": header}
     reading |= {"field": field, "encoding_errors": encoding_errors}
-    groups: Grouping | None = None
+    groups: clusters.Grouping | None = None
     if cluster is not None:
-        clustering = {"k": cluster, "method": cluster_method, "seed": seed, "projection": projection}
-        shown = {"out": out, "plot": plot, "json": json}
-        groups = Grouping.of(texts, label_column=label_column, reading=reading, **clustering, **shown)
+        groups = clusters.Grouping.of(
+            texts, label_column=label_column, reading=reading, k=cluster, method=cluster_method, seed=seed,
+            projection=projection, out=out, plot=plot, json=json,
+        )  # fmt: skip
 
     def read(source: str) -> Iterator[PlacedText]:
         return placed_texts([source], **reading) if groups is None or source != texts else iter(groups.given)
@@ -192,7 +179,7 @@ def _check_words(ctx: typer.Context) -> None:
 
 def _check_clustering(ctx: typer.Context) -> None:
     if ctx.params["cluster"] is None:
-        refuse(ctx, "without --cluster K there are no clusters", *OPTIONS)
+        refuse(ctx, "without --cluster K there are no clusters", *clusters.OPTIONS)
         return
     refuse(ctx, "--cluster groups texts", "level")
     if ctx.params["plot"] is None:

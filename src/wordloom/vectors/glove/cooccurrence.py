@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ from wordloom.data.shards.storage import TokenShards
 from wordloom.errors import VectorError
 from wordloom.threads import cores
 
-VERSION = 1
+VERSION = 2
 RECORD = np.dtype([("i", "<i4"), ("j", "<i4"), ("x", "<f4")])
 
 
@@ -52,15 +51,12 @@ class CooccurrenceReport(NamedTuple):
         records: pairs of words that co-occur.
         runs: portions of the corpus; 1 if it fitted into memory.
         spilled: bytes written to temporary files.
-        count_seconds, shuffle_seconds: the time for counting, and for shuffling and writing.
     """
 
     tokens: int
     records: int
     runs: int
     spilled: int
-    count_seconds: float
-    shuffle_seconds: float
 
 
 class Cooccurrences:
@@ -174,7 +170,10 @@ def count_cooccurrences(
             memory=memory_mb * 2**20, workers=workers or cores(), seed=seed,
             report_progress=lambda *step: report_progress(CooccurrenceProgress(*step)),
         )  # fmt: skip
-        report = _run(counting, folder)
+        records = counting.run(folder / "records.bin")
+        for left in folder.glob("*.tmp"):
+            left.unlink()
+        report = CooccurrenceReport(counting.n_tokens, records, counting.n_runs, counting.spilled)
         meta = {"version": VERSION, "fingerprint": fingerprint, **settings, "report": report._asdict()}
         (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
@@ -191,19 +190,3 @@ def _check_settings(window: int, workers: int | None, memory_mb: float) -> None:
         raise VectorError(f"workers {workers} is not allowed; give 1 or more, or leave it out")
     if not 0 < memory_mb < float("inf"):
         raise VectorError(f"memory_mb {memory_mb} is not an amount of memory; give MiB, 1024 for a GiB")
-
-
-def _run(counting: Any, folder: Path) -> CooccurrenceReport:
-    times = [time.perf_counter()]
-    records = counting.run(folder / "records.bin", lambda: times.append(time.perf_counter()))
-    times.append(time.perf_counter())
-    for left in folder.glob("*.tmp"):
-        left.unlink()
-    return CooccurrenceReport(
-        tokens=counting.n_tokens,
-        records=records,
-        runs=counting.n_runs,
-        spilled=counting.spilled,
-        count_seconds=times[1] - times[0],
-        shuffle_seconds=times[2] - times[1],
-    )

@@ -92,8 +92,8 @@ class Counting:
         self.most_sums = free // each
         self.most_places = min(max(free // (2 * _PLACE), 2 * self.window), _MOST_PLACES)
 
-    def run(self, out: Path, counted: Callable[[], None]) -> int:
-        """Write the records to ``out``, call ``counted`` after the last count, and return their number."""
+    def run(self, out: Path) -> int:
+        """Write the records to ``out`` and return their number."""
         with ThreadPoolExecutor(self.workers, "wordloom-count") as pool:
             expected, rows = self._rows(pool)
             with Shuffle(
@@ -101,7 +101,6 @@ class Counting:
             ) as shuffle:
                 for dealt in rows(lambda part: shuffle.deal(self._records(part))):
                     shuffle.add(dealt)
-                counted()
                 total = shuffle.records
                 if not total:
                     raise VectorError(

@@ -120,11 +120,11 @@ _SETTINGS = Settings(
     Setting("hidden_dropout_prob", "dropout", 0.1),
     Setting("attention_probs_dropout_prob", "attention_dropout", 0.1),
     Setting("tie_word_embeddings", "tie_embeddings", True),
+    only={"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False},
 )
 
 
 def _config_from(theirs: Mapping[str, Any], family: type[BertConfig] = BertConfig) -> dict[str, Any]:
-    refuse_unless(theirs, position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
     architectures = theirs.get("architectures") or ["BertModel"]
     kind = str(architectures[0]).removeprefix("Roberta").removeprefix("Bert")
     settings = _SETTINGS.read({"vocab_size": family.vocab_size, **theirs})

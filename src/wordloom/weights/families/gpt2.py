@@ -5,13 +5,12 @@ Their blocks have equal rows: Conv1D layout [in, out], with q, k and v in one te
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from wordloom.models.gpt import GPTConfig
 from wordloom.models.gpt2 import GPT2Config
 from wordloom.weights.families.task_heads import heads_beside
-from wordloom.weights.formats import ACTIVATION_NAMES, GPT_ALIASES, Format, Setting, Settings, refuse_unless
+from wordloom.weights.formats import ACTIVATION_NAMES, GPT_ALIASES, Format, Setting, Settings
 from wordloom.weights.renaming import Ignored, Row, layer_rows
 
 _QKV = tuple(f"blocks.{{i}}.attention.{name}" for name in ("q_proj", "k_proj", "v_proj"))
@@ -40,7 +39,7 @@ _IGNORED = (
 )
 
 
-def _gpt_settings(vocab_size: int, max_seq_len: int, *middle: Setting, **activations: Any) -> Settings:
+def _gpt_settings(vocab_size: int, max_seq_len: int, *middle: Setting, **others: Any) -> Settings:
     """Return the settings of GPT or GPT-2, with their defaults; ``middle`` are the settings that differ."""
     return Settings(
         Setting("vocab_size", "vocab_size", vocab_size),
@@ -55,24 +54,22 @@ def _gpt_settings(vocab_size: int, max_seq_len: int, *middle: Setting, **activat
         Setting("embd_pdrop", "embedding_dropout", 0.1),
         Setting("attn_pdrop", "attention_dropout", 0.1),
         Setting("tie_word_embeddings", "tie_embeddings", True),
-        **activations,
+        **others,
     )
 
 
 _SETTINGS = _gpt_settings(
-    50257, 1024, Setting("n_inner", "hidden_dim"), Setting("activation_function", "activation", "gelu_new")
+    50257,
+    1024,
+    Setting("n_inner", "hidden_dim"),
+    Setting("activation_function", "activation", "gelu_new"),
+    only={
+        "is_causal": True,
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "add_cross_attention": False,
+    },
 )
-
-
-def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    refuse_unless(
-        theirs,
-        is_causal=True,
-        scale_attn_weights=True,
-        scale_attn_by_inverse_layer_idx=False,
-        add_cross_attention=False,
-    )
-    return _SETTINGS.read(theirs)
 
 
 def _config_to(config: GPT2Config) -> dict[str, Any] | None:
@@ -87,7 +84,7 @@ FORMAT = Format(
     prefixes=("transformer.",),
     table=_TABLE,
     ignored=_IGNORED,
-    config_from=_config_from,
+    config_from=_SETTINGS.read,
     config_to=_config_to,
     aliases=GPT_ALIASES,
 )
@@ -113,15 +110,11 @@ _GPT_SETTINGS = _gpt_settings(
     40478,
     512,
     Setting("afn", "activation", "gelu"),  # "gelu" is the tanh approximation in this family
+    only={"is_causal": True},
     activations={theirs: ours for ours, theirs in _GPT_ACTIVATION_NAMES.items()}
     | {"gelu_new": "gelu_tanh", "swish": "silu"},
     activation_names=_GPT_ACTIVATION_NAMES,
 )
-
-
-def _gpt_config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    refuse_unless(theirs, is_causal=True)
-    return _GPT_SETTINGS.read(theirs)
 
 
 def _gpt_config_to(config: GPTConfig) -> dict[str, Any] | None:
@@ -138,7 +131,7 @@ GPT = Format(
     prefixes=("transformer.",),
     table=_GPT_TABLE,
     ignored=_GPT_IGNORED,
-    config_from=_gpt_config_from,
+    config_from=_GPT_SETTINGS.read,
     config_to=_gpt_config_to,
     aliases=GPT_ALIASES,
 )

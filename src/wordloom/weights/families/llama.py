@@ -50,15 +50,15 @@ _SETTINGS = Settings(
     Setting("mlp_bias", "feed_forward_bias", False),
     Setting("attention_dropout", "attention_dropout", 0.0),
     Setting("rms_norm_eps", "norm_eps", 1e-6),
+    only={"is_causal": True},
     # recent configs spell the tanh approximation so; GPT-2's say gelu_new
     activation_names=ACTIVATION_NAMES | {"gelu_tanh": "gelu_pytorch_tanh"},
 )
 
 
 def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    refuse_unless(theirs, is_causal=True)
-    theta, scaling = _rope_from(theirs)
     settings = _SETTINGS.read(theirs)
+    theta, scaling = _rope_from(theirs)
     return settings | {
         "attention_dropout": settings["attention_dropout"] or 0.0,
         "rope_theta": theta,

@@ -92,6 +92,7 @@ _SETTINGS = Settings(
     Setting("dropout", "dropout", 0.1),
     Setting("attention_dropout", "attention_dropout", 0.0),
     Setting("activation_dropout", "activation_dropout", 0.0),
+    only={"is_causal": True},
 )
 
 
@@ -100,12 +101,7 @@ def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
     source, start = settings["source_vocab_size"], theirs.get("decoder_start_token_id")
     if settings["share_embeddings"]:
         refuse_unless(theirs, decoder_vocab_size=source)
-    refuse_unless(
-        theirs,
-        decoder_attention_heads=settings["n_heads"],
-        decoder_ffn_dim=settings["hidden_dim"],
-        is_causal=True,
-    )
+    refuse_unless(theirs, decoder_attention_heads=settings["n_heads"], decoder_ffn_dim=settings["hidden_dim"])
     if start is not None and theirs.get("pad_token_id") is not None and start != theirs["pad_token_id"]:
         raise CheckpointError(
             f"unsupported setting decoder_start_token_id = {start!r}; the decoder starts with pad_token_id "
