@@ -154,7 +154,7 @@ def test_ctrl_c_saves_and_the_command_it_prints_goes_on(start, wordloom, text, t
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
-    ("during", "kept"), [("Phrases.learn_in_stretches", "settings"), ("prepare", "settings and vocabulary")]
+    ("during", "kept"), [("Phrases.learn", "settings"), ("prepare", "settings and vocabulary")]
 )
 def test_a_signal_before_training_keeps_what_is_known(wordloom, text, tmp_path, number, during, kept):
     slow = (

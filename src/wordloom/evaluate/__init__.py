@@ -27,11 +27,12 @@ from wordloom.evaluate.answers import (
     find_answers,
     normalize_answer,
 )
-from wordloom.evaluate.classification import Entity, classification, entities, judge, tag_agreement
+from wordloom.evaluate.classification import classification, judge
 from wordloom.evaluate.forward import evaluate_batches
 from wordloom.evaluate.lambada import Passage, lambada, passages
 from wordloom.evaluate.perplexity import perplexity, strided_windows
 from wordloom.evaluate.score import RatioStatistics, Score, Scores, signature
+from wordloom.evaluate.token_classification import Entity, entities, tag_agreement
 from wordloom.evaluate.translation import LengthBin, bleu, bleu_by_length, chrf
 
 __all__ = [

@@ -19,9 +19,10 @@ from wordloom.nn.linear import widens
 from wordloom.objectives import TruncatedBPTT
 from wordloom.recipe import TrainSettings
 from wordloom.training.lbfgs import HISTORY
-from wordloom.training.optimizers import WeightAverage, build_optimizer, restored_weights
+from wordloom.training.optimizers import build_optimizer
 from wordloom.training.precision import choose_device
 from wordloom.training.trainer import Trainer
+from wordloom.training.weight_average import WeightAverage, restored_weights
 
 
 @dataclass(frozen=True, kw_only=True)

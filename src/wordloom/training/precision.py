@@ -1,4 +1,4 @@
-"""Choose the device, the precision, compilation and gradient checkpointing."""
+"""Choose the device, the precision and compilation, by what the machine can do."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from wordloom.errors import DeviceError
 from wordloom.nn.linear import has_fast_bf16
@@ -125,18 +123,3 @@ def _missing_compiler(device: torch.device) -> str | None:
     except InvalidCxxCompiler:
         return "no C++ compiler was found (set CXX, or install g++)"
     return None
-
-
-def checkpoint_blocks(model: Any) -> None:
-    """Make the blocks of ``model`` recompute their activations in training; the gradients stay equal.
-
-    The random state is restored for the second pass, so that dropout drops equal elements.
-    """
-    for block in model.blocks:
-        block.forward = partial(_forward, block, block.forward)
-
-
-def _forward(block: Any, forward: Any, *args: Any, **kwargs: Any) -> Any:
-    if not block.training:
-        return forward(*args, **kwargs)
-    return checkpoint(forward, *args, use_reentrant=False, **kwargs)

@@ -23,10 +23,11 @@ from wordloom.data.batches.mixed import MixedBatch
 from wordloom.errors import NonFiniteError
 from wordloom.objectives import Objective, TruncatedBPTT
 from wordloom.recipe import TrainSettings
-from wordloom.training.optimizers import Optimizer, WeightAverage, build_optimizer
+from wordloom.training.optimizers import Optimizer, build_optimizer
 from wordloom.training.precision import Precision, choose_device, choose_precision
 from wordloom.training.schedules import learning_rate_share
 from wordloom.training.stopping import stop_on_signals
+from wordloom.training.weight_average import WeightAverage
 
 StepRecord = dict[str, Any]
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from wordloom.cli import app
 from wordloom.errors import RecipeError, VectorError, WordloomError
 from wordloom.recipe.vectors import load_vector_recipe
-from wordloom.run.vectors import train as module
+from wordloom.run.vectors import supervised as module
 from wordloom.run.vectors.train import train_vectors
 from wordloom.vectors import FastTextClassifier, convert_vectors, load_fasttext
 

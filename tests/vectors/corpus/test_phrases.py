@@ -19,6 +19,10 @@ TEXTS = st.lists(st.lists(st.sampled_from("abcd"), max_size=30), max_size=8)
 CUTS = st.lists(st.integers(0, 30), max_size=5)
 
 
+def whole(texts):
+    return ((text, True) for text in texts)
+
+
 def in_stretches(text, cuts):
     """``text`` cut anywhere, also into nothing: (words, whether they end it)."""
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
@@ -44,7 +48,7 @@ def texts() -> list[list[str]]:
 def test_pairs_and_scores_are_those_of_gensim(texts, min_count, threshold):
     theirs = gensim.models.phrases.Phrases(texts, min_count=min_count, threshold=threshold)
     expected = {tuple(pair.split("_")): score for pair, score in theirs.export_phrases().items()}
-    ours = Phrases.learn(texts, min_count=min_count, threshold=threshold)
+    ours = Phrases.learn(whole(texts), min_count=min_count, threshold=threshold)
     assert ours.pairs == pytest.approx(expected)
     assert [ours.join(text) for text in texts] == [theirs[text] for text in texts]
 
@@ -62,9 +66,9 @@ def test_two_passes_make_longer_phrases():
 
 
 def test_memory_is_bounded_and_it_is_said(texts):
-    phrases = Phrases.learn(texts, min_count=1, threshold=1.0, most_pairs=100)
+    phrases = Phrases.learn(whole(texts), min_count=1, threshold=1.0, most_pairs=100)
     assert phrases.pruned_below > 0
-    assert Phrases.learn(texts).pruned_below == 0
+    assert Phrases.learn(whole(texts)).pruned_below == 0
 
 
 @given(TEXTS, CUTS, st.integers(1, 20))
@@ -77,7 +81,7 @@ def test_counting_is_that_of_whole_texts(made, cuts, at_once):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_AT_ONCE", at_once)
         stretches = [stretch for text in made for stretch in in_stretches(text, cuts)]
-        found = Phrases.learn_in_stretches(stretches, min_count=1, threshold=1e-9)
+        found = Phrases.learn(stretches, min_count=1, threshold=1e-9)
     assert found.pairs == {pair: score for pair, score in expected.items() if score > 1e-9}
 
 
@@ -112,4 +116,4 @@ def test_what_is_counted_at_a_time_is_bounded(made, most):
 
 def test_settings_out_of_range_are_refused(texts):
     with pytest.raises(VectorError, match="threshold above 0"):
-        Phrases.learn(texts, threshold=0)
+        Phrases.learn(whole(texts), threshold=0)

@@ -33,8 +33,9 @@ from wordloom.recipe.data import LabelledData, TaskTokens
 from wordloom.run.prepare import recipe_tokenizer
 from wordloom.text import Tokenizer
 from wordloom.training import Trainer
+from wordloom.training.gradient_checkpointing import checkpoint_blocks
 from wordloom.training.plan import check_fits
-from wordloom.training.precision import checkpoint_blocks, compile_blocks
+from wordloom.training.precision import compile_blocks
 from wordloom.weights import load_config, load_state, start_from
 from wordloom.weights.saving import pads_with_end_token
 

@@ -32,7 +32,8 @@ from wordloom.run.tasks.building import (
 from wordloom.run.tasks.task import Task, Windows, mean_loss
 from wordloom.text import Specials, Tokenizer
 from wordloom.training import Trainer
-from wordloom.training.precision import checkpoint_blocks, compile_blocks
+from wordloom.training.gradient_checkpointing import checkpoint_blocks
+from wordloom.training.precision import compile_blocks
 from wordloom.weights import load_config, load_model, save_model
 
 

@@ -154,7 +154,7 @@ class VectorRun:
             return loaded
         for number in range(1, w.phrases + 1):
             with self.progress.counting(f"phrases {number}/{w.phrases}") as show:
-                learned = Phrases.learn_in_stretches(
+                learned = Phrases.learn(
                     self.corpus.stretches(),
                     min_count=w.phrase_min_count,
                     threshold=w.phrase_threshold,

@@ -39,7 +39,7 @@ class Phrases:
     @classmethod
     def learn(
         cls,
-        texts: Iterable[Sequence[str]],
+        parts: Iterable[tuple[Sequence[str], bool]],
         *,
         min_count: int = 5,
         threshold: float = 10.0,
@@ -52,7 +52,7 @@ class Phrases:
         and pairs.  A pair must occur ``min_count`` times.
 
         Args:
-            texts: lists of words, read once.
+            parts: (words, whether they end a text), read once.
             min_count, threshold: see above; a lower threshold joins more pairs.
             most_pairs: whenever there are more distinct words and pairs, the rarest are dropped and the
                 lowest count rises by one, as in word2phrase.c.
@@ -60,25 +60,6 @@ class Phrases:
 
         Raises VectorError if a setting is below 1, or the threshold is not above 0.
         """
-        return cls.learn_in_stretches(
-            ((text, True) for text in texts),
-            min_count=min_count,
-            threshold=threshold,
-            most_pairs=most_pairs,
-            progress=progress,
-        )
-
-    @classmethod
-    def learn_in_stretches(
-        cls,
-        stretches: Iterable[tuple[Sequence[str], bool]],
-        *,
-        min_count: int = 5,
-        threshold: float = 10.0,
-        most_pairs: int = MAX_ENTRIES,
-        progress: Callable[[int], None] | None = None,
-    ) -> Phrases:
-        """Do :meth:`learn` with texts in parts: (words, whether they end the text)."""
         if min_count < 1 or most_pairs < 1 or threshold <= 0:
             raise VectorError(
                 "phrases need min_count and most_pairs of 1 or more and a threshold above 0, not "
@@ -86,7 +67,7 @@ class Phrases:
             )
         counts = _PairCounts(most_pairs)
         seen = reported = 0
-        for words, last in stretches:
+        for words, last in parts:
             counts.add(words, last=last)
             seen += len(words)
             if progress is not None and seen - reported >= _REPORTED:

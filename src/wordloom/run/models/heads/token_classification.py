@@ -21,8 +21,8 @@ from wordloom.data.batches.words import NO_WORD, TaggedRows, WordLabelBatches, t
 from wordloom.data.rows.tagged import TaggedText, tag_labels, tagged_texts
 from wordloom.errors import DataError, RecipeError
 from wordloom.evaluate import RatioStatistics, Score, Scores, tag_agreement
-from wordloom.evaluate.classification import is_bio
 from wordloom.evaluate.forward import check_finite, row_outputs
+from wordloom.evaluate.token_classification import is_bio
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import TokenLabelData
 from wordloom.run.models.heads.head import Place, ReadRows, TokenizedHead, values_in

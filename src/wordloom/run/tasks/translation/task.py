@@ -31,8 +31,8 @@ from wordloom.run.prepare import joined_fingerprint, ledger_json, recipe_tokeniz
 from wordloom.run.tasks.building import model_settings, new_model
 from wordloom.run.tasks.task import Task, mean_loss
 from wordloom.training import Trainer
+from wordloom.training.gradient_checkpointing import checkpoint_blocks
 from wordloom.training.plan import Costs
-from wordloom.training.precision import checkpoint_blocks
 from wordloom.weights import config_from_bert, load_config, save_model, start_from_bert
 from wordloom.weights.configs import FORMATS, format_of
 from wordloom.weights.formats import Format

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score
 
 from wordloom.errors import EvaluationError
-from wordloom.evaluate.classification import Entity, entities, is_bio, tag_agreement
+from wordloom.evaluate.token_classification import Entity, entities, is_bio, tag_agreement
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 texts = st.lists(st.lists(st.sampled_from(TAGS), min_size=1, max_size=7), min_size=1, max_size=6)
