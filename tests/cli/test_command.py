@@ -180,7 +180,7 @@ def test_closed_streams_are_no_mistake(arguments, code):
             "train.steps is given twice (train.steps=1 and train",
         ),
         ("vectors train --corpus x.txt --dim 5 vectors.dim=5", "vectors.dim is given twice"),
-        ("train quickstart name=../elsewhere", "name '../elsewhere' is no folder name"),
+        ("train quickstart name=../elsewhere", "name '../elsewhere' is not a folder name"),
     ],
 )
 def test_a_setting_that_cannot_be_meant_is_refused(command, tmp_path, arguments, says):

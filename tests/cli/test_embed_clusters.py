@@ -104,7 +104,7 @@ def test_mistakes(folder: Path, tmp_path: Path) -> None:
         ),
         ([*grouped, 2, "--out", tmp_path / "c.npy"], DataError, r"has an ending that cannot hold clusters"),
         ([*grouped, 2, "--plot", tmp_path / "c.gif"], VectorError, "no ending that names a picture"),
-        ([*grouped, 2, "--label-column", "kind"], DataError, "is no table"),
+        ([*grouped, 2, "--label-column", "kind"], DataError, "has a suffix that is not read here"),
         (["embed", words, "names", "--cluster", 2], DataError, "holds no labelled rows"),
     ):
         with pytest.raises(error, match=message):

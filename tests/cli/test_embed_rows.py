@@ -109,7 +109,7 @@ def test_rows_that_are_no_texts_are_refused(place: Path, tmp_path: Path, vectors
         (place / "t.jsonl", ("--field", "x"), "t.jsonl:1: no field 'x'; the fields there are: text, s"),
         (place / "t.tsv", (), "is a table; say which column holds its texts: --text-column"),
         (place / "t.tsv", ("--text-column", "x"), "t.tsv:1: no column 'x'"),
-        (place / "t.txt", ("--text-column", "x"), "is no table"),
+        (place / "t.txt", ("--text-column", "x"), "has a suffix that is not read here"),
         (place / "t.tsv", ("--text-column", 2, "--field", "x"), "where the texts are: leave out --field"),
         (tmp_path / "latin.txt", (), "latin.txt: byte 2 .*--encoding-errors replace"),
     ):

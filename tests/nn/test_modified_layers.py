@@ -101,7 +101,7 @@ def test_products_look_at_the_types_of_both_factors(monkeypatch, lines):
 
 def test_what_counts_as_a_modification():
     assert modification(Linear(D, H), Linear) == modification(None, Linear) == ""
-    assert modification(nn.Linear(D, H), Linear) == "torch.nn.modules.linear.Linear in place of Linear"
+    assert modification(nn.Linear(D, H), Linear) == "torch.nn.modules.linear.Linear instead of Linear"
     for name, value in (("forward", torch.relu), ("weight", torch.ones(H, D)), ("bias", torch.ones(H))):
         layer = Linear(D, H)
         if name != "forward":

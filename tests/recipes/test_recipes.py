@@ -240,8 +240,8 @@ def test_what_is_wrong_in_a_file_is_one_clear_line(tmp_path):
     assert "unknown table [modle]; did you mean 'model'?" in error(MISSPELT.replace("dta", "modle"))
     right = MISSPELT.replace("dta", "data")
     for name in ("../x", "/x", "a/b", "..", ".", "", "a\\\\b"):
-        assert "is no folder name" in error(right.replace('"x"', f'"{name}"')), name
-    assert "is no folder name" in error(right, "name=../../etc")
+        assert "is not a folder name" in error(right.replace('"x"', f'"{name}"')), name
+    assert "is not a folder name" in error(right, "name=../../etc")
     long = "9" * 5001
     assert "is not a TOML file: Exceeds the limit" in error(right.replace("= 1", f"= {long}"))
     assert "99999999999999999999... is an integer beyond" in error(right, f"train.steps={long}")

@@ -108,7 +108,7 @@ def test_report_side_by_side(run, folder, text_file):
         ),
         (["train", "{text}", "--out", "{folder}x", "--vocab-size", "99999999999"], "1 to 10,000,000"),
         (["encode", "{folder}x", "a"], "no tokenizer at"),
-        (["decode", "{folder}", "1", "two"], "'two' is no id"),
+        (["decode", "{folder}", "1", "two"], "'two' is not an id"),
         (["decode", "{folder}", "600"], "id 600 is not in the vocabulary"),
         (["encode", "{folder}", "-"], "standard input is not UTF-8 (byte 1)"),
     ],
@@ -125,11 +125,11 @@ def test_mistakes_are_one_line(run, arguments, message, folder, text_file):
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (b"1 --5", "'--5' is no id"),
-        (b"1 5_0", "'5_0' is no id"),
-        (b"9" * 5000, "'" + "9" * 40 + "...' is no id"),
+        (b"1 --5", "'--5' is not an id"),
+        (b"1 5_0", "'5_0' is not an id"),
+        (b"9" * 5000, "'" + "9" * 40 + "...' is not an id"),
         (b"9" * 23, "is not in the vocabulary"),
-        (b"\xff", "is no id"),
+        (b"\xff", "is not an id"),
     ],
 )
 def test_what_is_no_id_is_one_line(run, ids, message, folder):

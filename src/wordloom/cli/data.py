@@ -183,7 +183,7 @@ def prepare(
         "tail", "How to split off a validation part: the end of the corpus, or documents by hash."
     ),
     validation_fraction: float = option(0.1, "The share of the validation part."),
-    validation: list[str] | None = option(None, "Validation files, in place of a split. Repeatable."),
+    validation: list[str] | None = option(None, "Files for validation, instead of a split. Repeatable."),
     specials: Literal["refuse", "text"] = option(
         "refuse", "Special tokens that occur in the text: refuse them, or read them as text."
     ),

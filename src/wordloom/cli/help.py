@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-_MINUS = "\N{MINUS SIGN}"  # an argument that begins with it is no option
+_MINUS = "\N{MINUS SIGN}"  # an argument that starts with it is not an option
 _DEVICE = "device dtype batch_size"
 
 # The options of the long verbs by panel, in the order of the panels; all others come first, as "Options".
@@ -29,7 +29,7 @@ PANELS: dict[str, dict[str, str]] = {
     "generate": {
         "Sampling": "temperature top_k top_p min_p repetition_penalty no_repeat_ngram seed samples",
         "Stopping": "max_new_tokens stop stop_id",
-        "In place of text": "score next_",
+        "Instead of text": "score next_",
         "Device": "device dtype",
     },
     "translate": {

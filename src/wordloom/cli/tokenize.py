@@ -178,7 +178,7 @@ def _id(word: str) -> int:
         return int(word.replace("_", "?"))  # which Python takes between digits: 5_0 is nobody's id
     except ValueError:  # also for more digits than Python converts
         shown = word if len(word) <= 40 else f"{word[:40]}..."
-        raise TokenizerError(f"{shown!r} is no id: give whole numbers, such as 15 7 203") from None
+        raise TokenizerError(f"{shown!r} is not an id; give whole numbers, such as 15 7 203") from None
 
 
 def _texts(

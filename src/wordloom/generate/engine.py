@@ -52,7 +52,7 @@ class RowOptions(TypedDict, total=False):
         vocab_size: Ids from here on are never drawn, where a head is wider than its tokenizer.
         seed: The seed where ``sampling.seed`` is None.
         first_row: The number of the first row; by default the number after the last row of the engine.
-        keys: Key the draws of each row, in place of its number.
+        keys: Key the draws of each row, instead of its number.
         stopped: Called with (row, id) after each token; a true result ends the row with reason "stop".  It
             has to find the strings of ``sampling.stop``, as :func:`wordloom.generate.text.stream` does.
     """

@@ -7,8 +7,8 @@ A decoder-only Transformer, trained to predict the next token.
     x = x + attention(attention_norm(x), rotary);  x = x + feed_forward(ffn_norm(x))      n_layers times
     logits = lm_head(final_norm(x))
 
-Changes from GPT-2: RMSNorm in place of LayerNorm; SwiGLU in place of GELU, with a hidden width of 8/3 dim
-rounded up to a multiple of 256; rotary positions on queries and keys in place of the learned table; no
+Changes from GPT-2: RMSNorm instead of LayerNorm; SwiGLU instead of GELU, with a hidden width of 8/3 dim
+rounded up to a multiple of 256; rotary positions on queries and keys instead of the learned table; no
 biases; an untied head.  Llama 2 adds grouped-query attention (34B and 70B), context 4,096 and norm_eps 1e-5.
 
 Departures from the papers: dropout, which the papers do not use, is available for small corpora.  A rotary

@@ -33,7 +33,7 @@ class Head(Linear):
         """Return the summed cross-entropy of the logits of ``hidden`` [N, D] with ``targets`` [N], float32.
 
         The fused loss reads the weights and does not call the layer.  A modified head (a subclass, hooks, a
-        parametrization, a weight that is no plain tensor) is called instead.
+        parametrization, a weight that is not a plain tensor) is called instead.
         """
         reason = modification(self, Head)
         if not reason and not plain(hidden, targets):
@@ -50,7 +50,7 @@ def head_loss(head: nn.Module, hidden: Tensor, targets: Tensor, *, smoothing: fl
     """Return :meth:`Head.loss`; a layer of another class, such as an adapter around a head, is called."""
     if isinstance(head, Head):
         return head.loss(hidden, targets, smoothing=smoothing)
-    fall_back("the loss of the language model's head", f"{type(head).__name__} in place of Head")
+    fall_back("the loss of the language model's head", f"{type(head).__name__} instead of Head")
     return _logits_loss(head(hidden), targets, smoothing)
 
 

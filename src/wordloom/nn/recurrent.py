@@ -208,7 +208,7 @@ class Recurrent(nn.Module):
     def _modification(self) -> str:
         """Return why the layers must be called, or "" if a kernel may read their weights."""
         if type(self) is not Recurrent:
-            return f"{type(self).__name__} in place of Recurrent"
+            return f"{type(self).__name__} instead of Recurrent"
         if not plain(self.peephole, self.candidate_bias):
             return "peephole or candidate_bias is not a plain tensor"
         layers = (self.input_proj, self.hidden_proj, self.state_proj)

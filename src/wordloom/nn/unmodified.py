@@ -30,7 +30,7 @@ def modification(module: nn.Module | None, kind: type[nn.Module]) -> str:
         name = type(module).__name__
         if name == kind.__name__:
             name = f"{type(module).__module__}.{name}"
-        return f"{name} in place of {kind.__name__}"
+        return f"{name} instead of {kind.__name__}"
     for name in ("forward", "weight", "bias"):
         if name in vars(module):
             return f"{kind.__name__}.{name} is replaced"

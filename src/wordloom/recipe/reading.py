@@ -25,7 +25,7 @@ _LARGEST = 2**63 - 1  # of TOML's integers
 def _folder_name(name: str) -> str:
     if name in ("", ".", "..") or any(letter in name for letter in "/\\\0"):
         raise ValueError(
-            f"name {name!r} is no folder name, and the run would go into runs/NAME: use no / or \\"
+            f"name {name!r} is not a folder name, and the run would go into runs/NAME; use no / or \\"
         )
     return name
 

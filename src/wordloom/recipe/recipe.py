@@ -75,7 +75,7 @@ class MaskingSettings(Table):
     scored: Annotated[Literal["changed", "all"], _Replace] = "changed"
     """Tokens that are scored: the changed ones, or all."""
     placeholder: Literal["mask", "empty"] = "mask"
-    """Token in place of a masked one: the mask token, or [EMPTY], whose vector is zero."""
+    """Token that replaces a masked one: the mask token, or [EMPTY], whose vector is zero."""
     dynamic: bool = True
     """Mask other tokens at every visit of a row."""
 
@@ -132,7 +132,7 @@ class TokenizerSettings(Table):
     kind: Literal["word", "char", "byte", "bpe", "wordpiece", "unigram"] | None = None
     """Kind of tokenizer to train on the training text."""
     path: str | None = None
-    """Tokenizer to read: a folder or a file, in place of kind."""
+    """Tokenizer to read: a folder or a file, instead of kind."""
     vocab_size: Annotated[int | None, _Trained] = Field(None, ge=1)
     """Size of the vocabulary, with the special tokens. The default depends on the kind."""
     lower: Annotated[bool, _Trained] = False

@@ -41,7 +41,7 @@ class OnlyIf:
         key: the key that decides: a sibling in the same table, or a full name such as ``train.objective``.  A
             sibling that the table does not have decides nothing.
         values: the values of ``key`` that give the field an effect; empty for any but None, false and 0.
-        excluded: in place of ``values``, those that give it none.
+        excluded: instead of ``values``, those that give it none.
         instead: the last part of the error message.
     """
 

@@ -93,7 +93,7 @@ class VectorSettings(Table):
     negative: Annotated[int, _Sampled, OnlyIf("hierarchical_softmax", (False,))] = Field(5, ge=0)
     """Noise words drawn for each word that is predicted."""
     hierarchical_softmax: Annotated[bool, _Windowed] = False
-    """Use a binary tree over the vocabulary in place of noise words."""
+    """Use a binary tree over the vocabulary instead of noise words."""
     exponent: Annotated[float, _Windowed] = 0.75
     """Noise words are drawn in proportion to count ** exponent."""
     min_n: Annotated[int, _NGrams] = Field(3, ge=0)
@@ -110,7 +110,7 @@ class VectorSettings(Table):
     label_prefix: Annotated[str, _Supervised] = Field("__label__", pattern=r"^\S+$")
     """Words that begin with this prefix are labels."""
     mean: Annotated[bool, _Windowed] = True
-    """CBOW: average the words around, in place of their sum."""
+    """CBOW: average the surrounding words instead of summing them."""
     x_max: Annotated[float, _GloVe] = Field(100.0, gt=0)
     """Counts from here on have weight 1. Take 10 for small corpora."""
     power: Annotated[float, _GloVe] = Field(0.75, gt=0)

@@ -16,7 +16,8 @@ from wordloom.data.batches.masking import EMPTY
 from wordloom.data.files.source import is_stdin
 from wordloom.data.rows.labelled import ColumnChoice, CorpusPart, LabelledCorpus, Part
 from wordloom.data.rows.labelled_documents import LabelledDocuments
-from wordloom.data.sets.fetch import names_dataset
+from wordloom.data.sets.expand import walk
+from wordloom.data.sets.fetch import local_files, names_dataset
 from wordloom.errors import RecipeError
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe, load_recipe
@@ -201,7 +202,7 @@ def recipe_of(folder: str | Path) -> Recipe | None:
 def training_columns(recipe: Recipe | None, *objectives: str) -> ColumnChoice | None:
     """Return the columns that a recipe for one of ``objectives`` names; None if it names none.
 
-    Only the first two texts of a row are compared, and the label of texts that belong together is no score.
+    Only the first two texts of a row are compared.  The label of texts that belong together is not a score.
     """
     if recipe is None or recipe.train.objective not in objectives:
         return None
@@ -249,12 +250,9 @@ def divided(
 
 def _check_separate_files(recipe: Recipe) -> None:
     """Raise RecipeError for a file that is both a training and a validation file."""
-    training, held_out = (
-        _real_paths(sources or ()) for sources in (recipe.data.train, recipe.data.validation)
-    )
-    for path, name in held_out.items():
-        if any(path == other or path.startswith(other + os.sep) for other in training):
-            raise RecipeError(f"{name}: is both a training and a validation file; take it from one")
+    training, held_out = (_real_files(part or ()) for part in (recipe.data.train, recipe.data.validation))
+    for path in filter(training.__contains__, held_out):
+        raise RecipeError(f"{held_out[path]}: is both a training and a validation file; take it from one")
 
 
 def _check_files(recipe: Recipe) -> None:
@@ -267,12 +265,14 @@ def _check_files(recipe: Recipe) -> None:
             )
 
 
-def _real_paths(sources: str | Sequence[str]) -> dict[str, str]:
-    """Return the name of each of ``sources`` by its real path, or for a named set by its name."""
-    paths = {}
+def _real_files(sources: str | Sequence[str]) -> dict[str, str]:
+    """Return the names of the files of ``sources`` by their real paths."""
+    files: dict[str, str] = {}
     for name in [sources] if isinstance(sources, str) else sources:
+        path = os.path.expanduser(name)
         if names_dataset(name):
-            paths[name] = name
-        else:
-            paths |= {os.path.realpath(path): name for path in glob(os.path.expanduser(name)) or [name]}
-    return paths
+            files |= {os.path.realpath(file): name for file in local_files(name)}
+        for found in [path] if os.path.exists(path) else glob(path, recursive=True):
+            inside = (os.path.join(folder, file) for folder, below in walk(found) for file in below)
+            files |= {os.path.realpath(file): file for file in (inside if os.path.isdir(found) else [found])}
+    return files

@@ -32,7 +32,7 @@ def check_texts(
 ) -> Iterator[Any]:
     """Return an iterator over ``texts`` that raises ``error`` for an item that is not a text.
 
-    One string in place of several is refused at once, because its characters would be taken for texts.
+    One string instead of several is refused at once, because its characters would be taken for texts.
     """
     if isinstance(texts, str | bytes | bytearray):
         raise error(f"{name} is one string: give a list of strings, such as [text]")

@@ -150,7 +150,7 @@ def _check_values(checkpoint: Path, values: dict[str, Any]) -> None:
         raise ValueError(f"step in state.json is {values['step']} of {values['total_steps']}")
     for name in ("hooks", "environment", "tensors"):
         if not isinstance(values[name], dict):
-            raise ValueError(f"{name} in state.json is no table")
+            raise ValueError(f"{name} in state.json is not a table")
 
 
 def _shapes(tensors: dict[str, torch.Tensor]) -> dict[str, str]:

@@ -62,7 +62,7 @@ class Plan:
     available_bytes: int
     costs: Costs
     batch_size: int
-    peak_flops: float | None  # None: the steps are no matrix products
+    peak_flops: float | None  # None: the steps are not matrix products
     step_seconds: float | None = None
     total_steps: int | None = None
 

@@ -1,4 +1,4 @@
-"""Batches of questions: a row for each choice, with nothing in place of those that a question lacks."""
+"""Batches of questions: a row for each choice, with nothing instead of those that a question lacks."""
 
 from __future__ import annotations
 

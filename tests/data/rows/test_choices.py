@@ -124,7 +124,7 @@ def test_what_is_not_there_or_for_something_else(tmp_path):
         ([], "no source given"),
         (tmp_path / "p.csv", r"no file or named data set .*did you mean 'q\.csv'"),
         (tmp_path / "no" / "p.csv", "the folder '.*no' does not exist"),
-        (tmp_path / "notes.txt", r"known by its name; allowed: \.csv, \.jsonl"),
+        (tmp_path / "notes.txt", r"not read here; allowed: \.csv, \.jsonl"),
         (str(tmp_path / "*.json"), "no file matches"),
         ("sst2/dev", r"'sst2/dev' is for classification .*, not for multiple choice"),
         ("swag/tset", r"no part 'tset'; did you mean 'test'"),

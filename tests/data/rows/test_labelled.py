@@ -144,7 +144,7 @@ def test_labels_that_are_numbers_or_booleans_are_text(tmp_path):
             {"text": 1},
             r"columns have names; say which, not the num",
         ),
-        ("r.txt", "a\n", {}, r"is no table that is known by its name; allowed: \.tsv"),
+        ("r.txt", "a\n", {}, r"has a suffix that is not read here; allowed: \.tsv"),
     ],
 )
 def test_a_row_that_is_none_is_one_clear_line(tmp_path, name, content, settings, says):

@@ -90,7 +90,7 @@ BROKEN = [
         {"word": 1},
         r"its fields have names; word is the number 1",
     ),
-    ("j.csv", "a,x\n", {}, r"known by its name; allowed: \.conll"),
+    ("j.csv", "a,x\n", {}, r"not read here; allowed: \.conll"),
 ]
 
 

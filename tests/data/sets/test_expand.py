@@ -120,7 +120,7 @@ def test_a_named_set_does_not_change_how_later_sources_are_read(tmp_path: Path, 
     monkeypatch.setattr(labels_module, "files_of", lambda item: (known, "", ()))
     monkeypatch.setattr(labels_module, "local_files", lambda item: [tmp_path / "pos.txt"])
     assert [row.label for row in labelled_rows("known")] == ["pos"]
-    with pytest.raises(DataError, match="is no table"):
+    with pytest.raises(DataError, match="has a suffix that is not read here"):
         list(labelled_rows(["known", tmp_path / "notes.txt"]))
 
 

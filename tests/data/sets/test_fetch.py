@@ -157,7 +157,7 @@ def test_a_set_that_is_no_running_text(server: str, publish) -> None:
     publish(f"{server}/good", format=None, layout="a table")
     fetch("made")
     assert len(local_files("made")) == 1
-    with pytest.raises(DataError, match="no running text but a table"):
+    with pytest.raises(DataError, match="not running text but a table"):
         Corpus(sources="made").files()
 
 

@@ -322,7 +322,7 @@ def test_links_lead_to_no_folder_twice(tmp_path: Path) -> None:
         ("tiny-shakspeare", "did you mean 'tiny-shakespeare'"),
         ("ptb", "has parts; say which: ptb/train, ptb/valid, ptb/test"),
         ("ptb/dev", "no part 'dev'"),
-        ("sst2/train", "is no running text"),
+        ("sst2/train", "is not running text"),
         ("bookscorpus", "not distributable: point to your copy"),
         ("here/aa.txt", "did you mean 'a.txt'"),
         ("nowhere/a.txt", "the folder 'nowhere' does not exist"),

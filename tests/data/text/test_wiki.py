@@ -78,7 +78,7 @@ def test_a_dump(tmp_path: Path, suffix: str) -> None:
     meter = Meter()
     found = list(pieces(path, tally=tally, meter=meter))
     assert [p.text for p in found] == ["One & only\n\nfirst", "Two\n\nsecond Datum", "Empty\n\n"]
-    assert tally == {"redirects": 2, "pages that are no articles": 1}
+    assert tally == {"redirects": 2, "pages that are not articles": 1}
     assert meter.read == path.stat().st_size
 
 
@@ -126,14 +126,14 @@ def test_exports_that_are_cut_off_or_something_else(tmp_path: Path) -> None:
 )
 def test_a_namespace_that_is_no_number(tmp_path: Path, right: str, wrong: str) -> None:
     (tmp_path / "a.xml").write_text(dump(page("One", "text")).decode().replace(right, wrong))
-    with pytest.raises(DataError, match=r"a\.xml: <(ns> 'zero'|namespace> 'x') is no number"):
+    with pytest.raises(DataError, match=r"a\.xml: <(ns> 'zero'|namespace> 'x') is not the number"):
         list(documents(tmp_path / "a.xml"))
 
 
 def test_the_sample_of_the_english_wikipedia(data_folder: Path) -> None:
     tally: Counter[str] = Counter()
     texts = [str(p.text) for p in pieces("wiki-sample", tally=tally, workers=1)]
-    assert (len(texts), tally["redirects"], tally["pages that are no articles"]) == (106, 99, 1)
+    assert (len(texts), tally["redirects"], tally["pages that are not articles"]) == (106, 99, 1)
     assert texts[0].startswith(
         "Anarchism\n\nAnarchism is a political philosophy that advocates self-governed"
     )

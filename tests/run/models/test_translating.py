@@ -358,12 +358,12 @@ def test_what_is_no_list_of_texts_is_refused(translator):
     with pytest.raises(DataError, match="texts must be a list of strings, not None"):
         translator.translate(None)
     for wrong in (None, 7, ["eins"], b"eins"):
-        with pytest.raises(DataError, match=r"text 2 is no text but .*; give each as a str"):
+        with pytest.raises(DataError, match=r"text 2 is not text but .*; give each as a str"):
             list(translator.translate(["eins", wrong], max_new_tokens=1))
     for given in ({"read_ahead": -1}, {"read_ahead": 0}, {"batch_size": 0}):
         with pytest.raises(GenerationError, match=f"{next(iter(given))} is a number of texts above 0, not"):
             translator.translate(["eins"], **given)
-    with pytest.raises(GenerationError, match=r"in place of a search: leave out beams, n_best; Sampling has"):
+    with pytest.raises(GenerationError, match=r"instead of a search: leave out beams, n_best; Sampling has"):
         translator.translate(["eins"], beams=3, n_best=2, sampling=Sampling())
 
 

@@ -280,7 +280,7 @@ def test_each_kind_of_model_has_its_own_door(recipe, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (["model.family=seq2seq"], "'seq2seq' is no classifier; allowed: bag_of_words"),
+        (["model.family=seq2seq"], "'seq2seq' is not a classifier; allowed: bag_of_words"),
         (["model.family=bag_of_word"], "'bag_of_word' is unknown; did you mean 'bag_of_words'"),
         (["model.features=tf-idf"], "did you mean 'tfidf'"),
         (["model.vocab_size=7"], "model.vocab_size is decided by the training rows"),

@@ -159,6 +159,11 @@ def test_mistakes_are_told(tuned, tmp_path):
     assert "data.split is not a setting of train.objective" in refused('data.split="hash"')
     twice = refused(f'data.validation="{place}/train.jsonl"', "data.validation_fraction=0.1")
     assert "train.jsonl: is both a training and a validation file" in twice
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/link.jsonl").symlink_to(place / "train.jsonl")
+    for held_out in (tmp_path / "folder", tmp_path / "f*r", tmp_path / "**/*.jsonl"):
+        twice = refused(f'data.validation="{held_out}"', "data.validation_fraction=0.1")
+        assert "link.jsonl: is both a training and a validation file" in twice
     (tmp_path / "val.jsonl").write_text('{"query": "a cat", "choices": ["sat", "ran"]}\n')
     told = refused(f'data.validation="{tmp_path}/val.jsonl"', "data.validation_fraction=0.1")
     assert "val.jsonl:1: has no answer" in told

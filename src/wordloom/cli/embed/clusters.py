@@ -197,7 +197,7 @@ class Grouping:
             facts.append(f"NMI {clusters.nmi:.4f}, {rand}")
         if not facts and some:
             facts = [f"no silhouette: the {clusters.compared:,} texts drawn by the seed are of one cluster"]
-        line = "; ".join(facts) or "every text is a cluster of its own"
+        line = "; ".join(facts) or "every text is its own cluster"
         console.print(f"\n{line}", markup=False)
 
 

@@ -95,7 +95,7 @@ def valid_text(text: str, errors: EncodingErrors, place: str) -> str:
         if errors == "replace":
             return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         raise DataError(
-            f"{place}: character {error.start} is half of a surrogate pair, which is no text; "
+            f"{place}: character {error.start} is half of a surrogate pair, which is not text; "
             'correct the file, or set encoding_errors="replace" (--encoding-errors replace, in a recipe '
             "data.encoding_errors; U+FFFD there)"
         ) from None
@@ -164,7 +164,7 @@ def parse_json(text: str, place: str) -> Any:
         return json.loads(text)
     except RecursionError:
         raise DataError(
-            f"{place}: lists or objects are nested too deeply to be read; leave out what is no text"
+            f"{place}: lists or objects are nested too deeply to be read; leave out what is not text"
         ) from None
     except ValueError as error:
         if isinstance(error, json.JSONDecodeError):

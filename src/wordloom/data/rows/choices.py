@@ -78,7 +78,7 @@ def choice_rows(
         encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` inserts U+FFFD.
 
     Raises DataError, which names file, line and field: a missing file or field, another number of fields than
-    before, an empty question or choice, fewer than two choices, equal choices, an answer that is no choice.
+    before, an empty question or choice, fewer than two choices, equal choices, an answer outside the choices.
     """
     check_errors(encoding_errors, "questions")
     for file in task_files(sources, _FORMATS, task="multiple choice", stdin=".jsonl"):

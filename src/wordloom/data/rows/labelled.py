@@ -80,7 +80,7 @@ def labelled_rows(
             given by name.  If all columns are given by number, a first row that looks like names is an error.
         encoding_errors: ``"strict"`` raises an error for invalid UTF-8, ``"replace"`` reads U+FFFD.
         labels: False: read no labels; the label of each row is None.
-        default: the columns of files, in place of ``"text"`` and ``"label"``, if ``text``, ``label`` or
+        default: the columns of files, instead of ``"text"`` and ``"label"``, if ``text``, ``label`` or
             ``header`` is None.  Column numbers apply only to .csv and .tsv files, and the label ``"file"``
             only to .txt files.  Named sets keep their own columns.
 
@@ -303,7 +303,7 @@ def _of_one_kind(files: list[Source]) -> list[Source]:
 def tables(sources: Sources, *, lists: bool = False, scored: bool = False) -> list[Source]:
     """Return the tables of ``sources``.
 
-    ``lists`` includes .txt files, ``scored`` named sets with scores in place of labels.
+    ``lists`` includes .txt files, ``scored`` named sets with scores instead of labels.
     """
     items = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
     if any(is_stdin(item) and suffixes(os.fspath(item))[0] in LISTS for item in items):

@@ -25,7 +25,7 @@ from wordloom.data.rows.labelled import Column, ColumnChoice, columns_in, sorted
 from wordloom.data.sets.expand import JSON, task_files
 from wordloom.errors import DataError, did_you_mean, position
 
-DOCSTART = "-DOCSTART- line(s), which are no words"
+DOCSTART = "-DOCSTART- line(s), which are not words"
 _CONLL: dict[str, Format] = dict.fromkeys(
     (".conll", ".conll2003", ".bio", ".iob", ".iob2", ".txt", ".text", ".tsv"), "text"
 )

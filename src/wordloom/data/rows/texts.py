@@ -131,7 +131,7 @@ def placed_texts(
     With ``columns``, by name or by number from 1, yield those of each row of a table; two columns are a pair.
     ``header`` is that of :func:`~wordloom.data.labelled_rows`.
 
-    ``words`` names the field of .jsonl and .json objects that may hold a list of words in place of a text.
+    ``words`` names the field of .jsonl and .json objects that may hold a list of words instead of a text.
 
     ``tables`` is False for a command without ``columns``.  Raises DataError as
     :func:`~wordloom.data.documents` and :func:`~wordloom.data.labelled_rows`.

@@ -63,9 +63,7 @@ class Accepts:
             return self.describe(path)
         suffix, compression = suffixes(path)
         if suffix not in self.formats:
-            raise DataError(
-                f"'{path}' is no {self.noun} that is known by its name; {self.allowed}{self.hint}"
-            )
+            raise DataError(f"'{path}' has a suffix that is not read here; {self.allowed}{self.hint}")
         return Source(path=path, name=path, format=self.formats[suffix], compression=compression)
 
 

@@ -65,12 +65,12 @@ def resolve(given: str, *, cache: str | os.PathLike[str] | None = None) -> list[
     """The local files of ``NAME`` or ``NAME/PART`` with their reader settings; nothing is downloaded.
 
     Raises:
-        DataError: as :func:`files_of`; the set is no running text; or a file is neither in
+        DataError: as :func:`files_of`; the set is not running text; or a file is neither in
             ``$WORDLOOM_DATA`` nor downloaded, or has another size than it should.
     """
     info, _, files = files_of(given)
     if info.format is None:
-        raise DataError(f"'{given}' ({info.task}) is no running text but {info.layout}; it is no corpus")
+        raise DataError(f"'{given}' ({info.task}) is not running text but {info.layout}; it is not a corpus")
     found = []
     for file in files:
         path = str(_local(given, file, cache))

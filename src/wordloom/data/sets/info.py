@@ -44,7 +44,7 @@ class DatasetInfo:
         parts: the files of each part, such as ``train``.
         task: the task that it was made for.
         layout: a description of the files, for parsers.
-        format: the format for :func:`~wordloom.data.documents`; None if it is no running text.
+        format: the format for :func:`~wordloom.data.documents`; None if it is not running text.
         field, separator: the reader settings, if they differ from the defaults.
         columns: the columns of a table of labelled or scored rows; None for other sets.
         about_bytes: an approximate size, if the exact size is unknown.

@@ -207,7 +207,7 @@ def _notes(corpus: AnyCorpus, end_id: int | None) -> tuple[str, ...]:
         notes.append("invalid UTF-8 was replaced by U+FFFD, as asked")
     if corpus.skipped:
         shown = ", ".join(corpus.skipped[:3]) + (", ..." if len(corpus.skipped) > 3 else "")
-        notes.append(f"passed over in folders, suffix not known: {len(corpus.skipped)} file(s): {shown}")
+        notes.append(f"skipped in folders, unknown suffix: {len(corpus.skipped)} file(s): {shown}")
     return tuple(notes)
 
 

@@ -56,7 +56,7 @@ def cut_rule(tokenizer: Any) -> Rule | None:
     if any(character.isspace() for token in specials for character in token):
         return None
     definition = getattr(tokenizer, "_definition", None)
-    if definition is None:  # a word vocabulary in place of a tokenizer
+    if definition is None:  # a word vocabulary instead of a tokenizer
         return "words" if tokenizer.kind == "word" else None
     if not all(token["special"] for token in definition["added_tokens"]):
         return None

@@ -226,5 +226,5 @@ def _between(lines: Iterator[AnyStr], mark: AnyStr, newline: AnyStr) -> Iterator
         held.append(line)
         size += len(line) + 1
     text = newline.join(held)
-    if text or first or not fresh:  # a line break alone after the last separator is no document
+    if text or first or not fresh:  # a line break alone after the last separator is not a document
         yield text, True

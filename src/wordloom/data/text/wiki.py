@@ -66,7 +66,7 @@ def _articles(
 ) -> Iterator[tuple[str, str]]:
     for page in pages(file, prefixes, meter):
         if page.namespace != 0:
-            tally["pages that are no articles"] += 1
+            tally["pages that are not articles"] += 1
         elif page.redirect:
             tally["redirects"] += 1
         else:
@@ -111,7 +111,7 @@ def _number(text: str, tag: str, file: Source) -> int:
         return int(text)
     except ValueError:
         raise DataError(
-            f"{file.name}: <{tag}> {text[:40]!r} is no number of a namespace; download the dump again"
+            f"{file.name}: <{tag}> {text[:40]!r} is not the number of a namespace; download the dump again"
         ) from None
 
 

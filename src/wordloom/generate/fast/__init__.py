@@ -1,4 +1,4 @@
-"""Fast decoding on a CPU: compiled programs that read a model's own tensors in place of its modules.
+"""Fast decoding on a CPU: compiled programs that read a model's own tensors instead of its modules.
 
 :func:`accelerate` wraps a model; the modules stay, and are the oracle of the tests.  In float32 both give the
 same tokens, and logits within 1e-5.  In bfloat16 the programs compute in float32 between the layers, where

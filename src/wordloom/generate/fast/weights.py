@@ -63,7 +63,7 @@ def _refusal_of_sizes(model: Any) -> str:
     from wordloom.kernels.registers import LANES
 
     if model.config.dim % LANES or model.config.ffn_dim % LANES:
-        return f"dim and hidden_dim are no multiples of {LANES}"
+        return f"dim and hidden_dim are not multiples of {LANES}"
     if decoder_weights(model) > MOST_WEIGHTS:
         return "products take most of the time in a model of this size"
     return ""

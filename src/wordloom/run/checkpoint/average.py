@@ -90,7 +90,7 @@ def _checkpoints(sources: list[Path], last: int | None) -> list[Path]:
     for source in sources:
         steps = checkpoint_steps(source)
         if last is not None and last > len(steps):
-            has = f"keeps {len(steps)} checkpoints" if steps else "is no run with checkpoints"
+            has = f"keeps {len(steps)} checkpoints" if steps else "is not a run with checkpoints"
             raise CheckpointError(
                 f"{source} {has}, and --last asks for {last}: ask for fewer, or train with train.save_every "
                 f"and train.keep_last={last}"

@@ -45,7 +45,7 @@ def folder_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
 def required_tokenizer(tokenizer: Tokenizer | None, folder: Path | None, *, ids: bool = False) -> Tokenizer:
     """Return ``tokenizer``; raises CheckpointError if it is None.
 
-    ``ids`` says whether the caller also takes token ids in place of text.
+    ``ids`` says whether the caller also takes token ids instead of text.
     """
     if tokenizer is None:
         where = "the model" if folder is None else folder
@@ -58,7 +58,7 @@ def required_tokenizer(tokenizer: Tokenizer | None, folder: Path | None, *, ids:
 class ReadsText:
     """A loaded model and its tokenizer, which is None if its folder has none."""
 
-    takes_ids: ClassVar[bool] = False  # in place of text
+    takes_ids: ClassVar[bool] = False  # instead of text
     model: Any
     tokenizer: Tokenizer | None
     config: Any

@@ -143,8 +143,8 @@ class Translator(ReadsText):
                 thread reads them.
             place: names text ``n``, from 1, in an error.
 
-        Raises DataError for an item that is no str, GenerationError for a text that is too long or a setting
-        out of range.
+        Raises DataError for an item that is not a str, GenerationError for a text that is too long or for a
+        setting out of range.
         """
         texts = _only_texts(check_texts(texts, types=(object,), error=DataTypeError), place)
         search = {"beams": beams, "length_penalty": length_penalty, "early_stopping": early_stopping,
@@ -381,7 +381,7 @@ class Translator(ReadsText):
 def _only_texts(texts: Iterable[str], place: Place) -> Iterator[str]:
     for number, text in enumerate(texts, 1):
         if not isinstance(text, str):
-            raise DataError(f"{place(number)} is no text but {text!r:.60}; give each as a str")
+            raise DataError(f"{place(number)} is not text but {text!r:.60}; give each as a str")
         yield text
 
 
@@ -391,6 +391,6 @@ def _refuse_search(search: dict[str, Any]) -> None:
     changed = [name for name, value in search.items() if value != parameters[name].default]
     if changed:
         raise GenerationError(
-            f"sampling draws in place of a search: leave out {', '.join(changed)}; Sampling has samples and "
+            f"sampling draws instead of a search: leave out {', '.join(changed)}; Sampling has samples and "
             "max_new_tokens of its own"
         )

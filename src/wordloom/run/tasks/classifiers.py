@@ -44,7 +44,7 @@ def classification_task(recipe: Recipe, start: Path | None, progress: TrainingPr
             "pretrained model to begin with (--from)"
         )
     if family not in CLASSIFIERS:
-        known = "is no classifier" if family in MODELS else "is unknown"
+        known = "is not a classifier" if family in MODELS else "is unknown"
         raise RecipeError(f"model.family {family!r} {known}; {did_you_mean(str(family), CLASSIFIERS)}")
     return CLASSIFIERS[family](recipe, start, progress)
 

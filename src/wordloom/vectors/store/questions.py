@@ -120,7 +120,7 @@ class Questions(WordStore):
                 weight, which is otherwise 1 in ``positive`` and -1 in ``negative``.
             topn: the number of words.  None returns the scores [n] of all searched words.
             clip_start, clip_end: search only the rows ``vectors[clip_start:clip_end]``.
-            restrict_vocab: search only this many words, in place of ``clip_start`` and ``clip_end``.
+            restrict_vocab: search only this many words, instead of ``clip_start`` and ``clip_end``.
             indexer: an index that is searched for the mean instead.
             dot: rank by the dot product with the weighted sum of the vectors, without any scaling.
 

@@ -29,7 +29,7 @@ class WordStore:
         expandos: attribute -> [V]; :meth:`set_vecattr` writes them.
     """
 
-    # ``vectors`` when their lengths were computed, the lengths, and the lengths with 1 in place of 0
+    # ``vectors`` when their lengths were computed, the lengths, and the lengths with 1 instead of 0
     _measured: tuple[Vector, Vector, Vector] | None = None
 
     def __init__(
@@ -141,7 +141,7 @@ class WordStore:
 
     @property
     def _divisors(self) -> Vector:
-        """The lengths of the vectors [V], with 1 in place of 0."""
+        """The lengths of the vectors [V], with 1 instead of 0."""
         return self._lengths()[2]
 
     def _lengths(self) -> tuple[Vector, Vector, Vector]:
@@ -351,7 +351,7 @@ def lengths(vectors: Vector) -> Vector:
 
 
 def nonzero(lengths: Vector) -> Vector:
-    """Return ``lengths`` with 1 in place of 0."""
+    """Return ``lengths`` with 1 instead of 0."""
     return np.where(lengths > 0, lengths, np.float32(1))
 
 

@@ -223,5 +223,5 @@ def _stored_name(theirs: str, config: TaskConfig, model_type: str | None) -> str
 
 
 def _renames_llama(config: TaskConfig, model_type: str | None) -> bool:
-    """Return whether transformers calls the body "transformer" in place of "model"."""
+    """Return whether transformers calls the body "transformer" instead of "model"."""
     return model_type == "llama" and config.task == "question_answering"

@@ -157,7 +157,7 @@ class TextClassifier(Head[Prediction]):
         return shares
 
     def _probabilities(self, read: ReadRows) -> NDArray[np.float64]:
-        """Return [N, C]; raise NonFiniteError for a number that is no probability."""
+        """Return [N, C]; raise NonFiniteError for a number that is not a probability."""
         shares = np.empty((read.batches.samples_per_epoch, len(self.labels)))
         for rows, _, logits in row_outputs(self.model, read.batches):
             shares[rows] = torch.softmax(logits, dim=1).numpy()
@@ -200,7 +200,7 @@ class TextClassifier(Head[Prediction]):
 
     def weigh(self, counts: Any) -> Any:
         """Return the features of ``counts`` [N, V], which :attr:`vectorizer` counted."""
-        self.vectorizer  # noqa: B018  raises for a model that is no bag of words
+        self.vectorizer  # noqa: B018  raises for a model that is not a bag of words
         idf = None if self.model.idf is None else self.model.idf.cpu().double().numpy()
         return weighted(counts, self.config.features, idf)
 
