@@ -229,9 +229,8 @@ class _Side:
             block.load_state_dict(state, strict=cross_attention != "fresh")
 
         taken = ["token_embedding", "position_embedding", "embedding_norm", f"{c.n_layers} blocks"]
-        dropped = [
-            name for name in ("pooler", "mlm_transform", "mlm_norm", "next_sentence") if _has(bert, name)
-        ] + head
+        heads = ("pooler", "mlm_transform", "mlm_norm", "next_sentence")
+        dropped = [name for name in heads if getattr(bert, name, None) is not None] + head
         if c.type_vocab_size > 1:
             dropped.insert(0, "segment_embedding from row 1 on")
         if c.position_offset + rows < len(bert.position_embedding.weight):
@@ -253,10 +252,6 @@ class _Side:
         folded = ("segment_embedding's row 0 into position_embedding",)
         parts = (tuple(taken), folded, tuple(copied), tuple(fresh), tuple(dropped))
         return BertStart(self.side, self.folder, *parts)
-
-
-def _has(model: nn.Module, name: str) -> bool:
-    return getattr(model, name, None) is not None
 
 
 def _bert_config(folder: Path) -> BertConfig:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -16,6 +16,8 @@ from wordloom.errors import ConfigError
 from wordloom.models.building.build import skeleton
 from wordloom.nn import Attention
 from wordloom.nn.scorers import AdditiveScorer, DotScorer
+
+Layer = TypeVar("Layer", bound=nn.Module)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +56,12 @@ def flops_per_token(model: Any, *, context: int) -> Flops:
     if context < 1:
         raise ConfigError(f"context is a number of keys above 0, not {context}")
     layers = head = 0
-    for name, linear in _linears(_module(model)):
+    for name, linear in _layers(_module(model), nn.Linear):
         if name.rpartition(".")[2] in ("lm_head", "classifier", "pooler", "next_sentence"):
             head += 2 * linear.weight.numel()
         else:
             layers += 2 * linear.weight.numel()
-    attention = sum(4 * a.n_heads * a.head_dim * context for _, a in _attentions(_module(model)))
+    attention = sum(4 * a.n_heads * a.head_dim * context for _, a in _layers(_module(model), Attention))
     for module in _module(model).modules():
         if isinstance(module, DotScorer | AdditiveScorer):  # score and mean
             attention += 2 * (module.score_dim + module.memory_dim) * context
@@ -74,7 +76,7 @@ def kv_cache_bytes_per_token(model: Any, *, element_bytes: int, n_kv_heads: int 
     """
     return sum(
         2 * (n_kv_heads or attention.n_kv_heads) * attention.head_dim * element_bytes
-        for name, attention in _attentions(_module(model))
+        for name, attention in _layers(_module(model), Attention)
         if not name.startswith("encoder_")
     )
 
@@ -83,9 +85,5 @@ def _module(model: Any) -> nn.Module:
     return model if isinstance(model, nn.Module) else skeleton(model)
 
 
-def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
-    return ((name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear))
-
-
-def _attentions(model: nn.Module) -> Iterator[tuple[str, Attention]]:
-    return ((name, module) for name, module in model.named_modules() if isinstance(module, Attention))
+def _layers(model: nn.Module, kind: type[Layer]) -> Iterator[tuple[str, Layer]]:
+    return ((name, module) for name, module in model.named_modules() if isinstance(module, kind))
