@@ -75,8 +75,7 @@ def tag_agreement(
     counts = np.array(rows, np.int64).reshape(-1, 5)
     if not counts[:, _WORDS].sum():
         raise EvaluationError("there is no word to score; give at least one with its label")
-    metrics = _METRICS if bio else {"accuracy": _METRICS["accuracy"]}
-    scores = [_score(name, counts, *metric, settings or {}) for name, metric in metrics.items()]
+    scores = [_score(name, counts, settings or {}) for name in (_METRICS if bio else ["accuracy"])]
     total = counts.sum(0).tolist()
     by_type = {
         kind: {"true": types[kind, _TRUE], "found": types[kind, _FOUND], "right": types[kind, _RIGHT]}
@@ -111,15 +110,9 @@ _METRICS: dict[str, tuple[tuple[int, ...], tuple[int, ...], str]] = {
 }
 
 
-def _score(
-    name: str,
-    counts: Counts,
-    above: tuple[int, ...],
-    below: tuple[int, ...],
-    kind: str,
-    settings: Mapping[str, object],
-) -> Score:
+def _score(name: str, counts: Counts, settings: Mapping[str, object]) -> Score:
     """Return the ratio of two sums of the columns of ``counts`` [texts, 5]; 0 / 0 is 0, as in conlleval."""
+    above, below, kind = _METRICS[name]
 
     def ratio(sums: Counts) -> Floats:  # [K, 5] -> [K]
         return sums[:, above].sum(1) / np.maximum(sums[:, below].sum(1), 1)

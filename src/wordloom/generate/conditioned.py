@@ -55,8 +55,8 @@ class Conditioned:
 
     Everything else that a CausalLM has is the model's own: ``lm_head``, ``parameters()`` and so on.
 
-    ``kept`` is a dict shared by several memories of one model whose weights do not change.  The compiled
-    programs store their copy of the weights in it.
+    ``kept`` is a dict shared by several memories of one model that does not change.  The compiled programs
+    check the model once and store their copy of the weights in it.
     """
 
     def __init__(self, model: Any, memory: Memory, *, kept: dict[str, Any] | None = None) -> None:

@@ -40,11 +40,13 @@ def one_thread() -> Iterator[None]:
     Threads that share an operation spin for milliseconds after it, on cores that the next program needs.
     """
     before = torch.get_num_threads()
-    set_own_threads(1)
+    if before > 1:
+        set_own_threads(1)
     try:
         yield
     finally:
-        set_own_threads(before)
+        if before > 1:
+            set_own_threads(before)
 
 
 @functools.cache

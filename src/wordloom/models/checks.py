@@ -131,7 +131,7 @@ def _highest(numbers: Tensor) -> int:
     """Return the largest of ``numbers``; -1 if there are none or their values are not read here."""
     if torch.compiler.is_compiling() or numbers.device.type != "cpu" or not numbers.numel():
         return -1
-    return int(numbers.max())
+    return int(numbers if numbers.numel() == 1 else numbers.max())
 
 
 def fills_everything(init_weights: Callable[..., None]) -> Callable[..., None]:

@@ -49,8 +49,8 @@ class SentencePairBatches(MaskedRows):
         self._firsts = np.searchsorted(self._document, np.arange(self._document[-1] + 2))  # [documents + 1]
         if len(self._firsts) < 3:
             raise DataError(
-                f"the {shards.ledger.part} part is one document, and a sentence that does not follow comes "
-                "from another; say what stands between documents with data.separator, or take more files"
+                f"the {shards.ledger.part} part is one document, and sentences that do not follow are taken "
+                "from another; set data.separator to what separates documents, or give more files"
             )
         self._rows = self._gathered()  # [rows, 3]: first sentence, the one after the last, target length
         self.samples_per_epoch = len(self._rows)

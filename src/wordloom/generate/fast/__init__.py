@@ -25,7 +25,8 @@ def accelerate(model: Any) -> Any:
     :func:`accepts` decides.  It accepts GPT, GPT-2, LLaMA, recurrent models,
     and a Transformer or BertGeneration with its sources, on a CPU in float32 or bfloat16.
     """
-    if not accepts(model):
+    checked = isinstance(model, Conditioned) and bool(model.kept)  # with the first memory that shares it
+    if not checked and not accepts(model):
         return model
     # numba is optional, and these modules import it
     if isinstance(model, Conditioned):

@@ -107,6 +107,7 @@ class SlotCache(RowLengths):
         size = keys_values.stride(0) * keys_values.element_size()
         real = np.full(N, S) if attend is None else attend.sum(dim=1).numpy()
         self.sources = np.stack([keys_values.data_ptr() + size * np.arange(N), np.full(N, S), real], axis=1)
+        self.longest_source = S
 
     def append(self) -> None:
         """Add a slot for one more token of every row."""
@@ -159,6 +160,7 @@ class SlotCache(RowLengths):
         self.blocks += other.blocks
         self.allocated += other.allocated
         self.keys_values += other.keys_values
+        self.longest_source = max(self.longest_source, other.longest_source)
         other.blocks, other.allocated = [], 0
         self.set_lengths(torch.cat([self.lengths, other.lengths]))
 
@@ -243,7 +245,7 @@ class Decoder:
             raise GenerationError(f"{R} rows of new tokens do not fit a cache of {len(cache.slots)} rows")
         if cache.longest >= self.length:
             self.reach(max(2 * self.length, cache.longest + 1))
-        buffers = self._buffers(R, max(self.length, int(cache.sources[:, 1].max(initial=1))))
+        buffers = self._buffers(R, max(self.length, cache.longest_source))
         x = torch.from_numpy(buffers.x[:R])
         with one_thread():
             positions = torch.tensor([[cache.longest]]) if cache.uniform else cache.lengths[:, None]
