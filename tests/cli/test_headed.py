@@ -1,4 +1,4 @@
-"""Numbers, choices and labels of words at the command; answers are in tests/run/test_answering.py."""
+"""Numbers, choices and labels of words at the command (questions: tests/run/tasks)."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def test_a_start_that_does_not_fit_is_one_clear_line(folders: dict[str, Path], t
         ({"n_layers": 1}, "has n_layers 2, the model's encoder has 1"),
         ({"n_decoder_layers": 1}, "has n_layers 2, the model's decoder has 1"),
         ({"vocab_size": 30, "source_vocab_size": 29}, "has vocab_size 29, the model's decoder has 30"),
-        ({"max_seq_len": 17}, "has 16 positions and the model 17; lower it"),
+        ({"max_seq_len": 17}, "has 16 positions and model.max_seq_len is 17; lower it"),
     ]
     for changes, says in cases:
         with pytest.raises(CheckpointError, match=says):

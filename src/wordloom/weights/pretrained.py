@@ -205,9 +205,8 @@ class _Side:
         for name, value in wanted.items():
             _require(name, getattr(theirs, name), value, str(folder), f"the model's {side}")
         if ours.max_seq_len > theirs.max_seq_len:
-            raise CheckpointError(
-                f"{folder} has {theirs.max_seq_len} positions and the model {ours.max_seq_len}; lower it"
-            )
+            has = f"{folder} has {theirs.max_seq_len} positions"
+            raise CheckpointError(f"{has} and model.max_seq_len is {ours.max_seq_len}; lower it")
 
     def start(self, cross_attention: CrossAttention | None = None) -> BertStart:
         """Copy the weights; ``cross_attention`` None for the encoder, which has none."""

@@ -4,9 +4,8 @@
 same tokens, and logits within 1e-5.  In bfloat16 the programs compute in float32 between the layers, where
 PyTorch rounds, so their logits are the more exact ones.
 
-acceptance  which models the programs compute    threads   the threads that run one program together
-causal      GPT, GPT-2 and LLaMA                 stacking  the small weights of all layers as one array
-recurrent   RNN, LSTM, GRU                       transformer  Transformer and BertGeneration
+The programs of GPT, GPT-2 and LLaMA are in ``causal``, those of RNN, LSTM and GRU in ``recurrent``, and
+those of the Transformer and BertGeneration in ``transformer``.
 """
 
 from typing import Any
