@@ -66,7 +66,7 @@ def test_a_recurrent_layer_calls_its_modified_projections(name, fits, monkeypatc
 def test_weight_drop_refuses_a_modified_layer():
     layer = made({"cell": "lstm"}, weight_drop=0.5)
     WAYS["low rank"](layer, "hidden_proj")
-    with pytest.raises(ConfigError, match=r"weight_drop needs hidden_proj's own matrix.*LowRank in place"):
+    with pytest.raises(ConfigError, match=r"weight_drop needs hidden_proj's own matrix.*LowRank instead of"):
         layer(torch.randn(B, T, D))
     layer.eval()(torch.randn(B, T, D))
 
