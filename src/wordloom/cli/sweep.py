@@ -132,6 +132,4 @@ def _short(key: str, keys: list[str]) -> str:
 
 
 def _value(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    return str(value)
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from glob import glob
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -16,7 +15,7 @@ from wordloom.data.batches.masking import EMPTY
 from wordloom.data.files.source import is_stdin
 from wordloom.data.rows.labelled import ColumnChoice, CorpusPart, LabelledCorpus, Part
 from wordloom.data.rows.labelled_documents import LabelledDocuments
-from wordloom.data.sets.expand import walk
+from wordloom.data.sets.expand import matches, walk
 from wordloom.data.sets.fetch import local_files, names_dataset
 from wordloom.errors import RecipeError
 from wordloom.progress import TrainingProgress
@@ -272,7 +271,7 @@ def _real_files(sources: str | Sequence[str]) -> dict[str, str]:
         path = os.path.expanduser(name)
         if names_dataset(name):
             files |= {os.path.realpath(file): name for file in local_files(name)}
-        for found in [path] if os.path.exists(path) else glob(path, recursive=True):
+        for found in [path] if os.path.exists(path) else matches(path):
             inside = (os.path.join(folder, file) for folder, below in walk(found) for file in below)
             files |= {os.path.realpath(file): file for file in (inside if os.path.isdir(found) else [found])}
     return files

@@ -161,6 +161,8 @@ def test_mistakes_are_told(tuned, tmp_path):
     assert "train.jsonl: is both a training and a validation file" in twice
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/link.jsonl").symlink_to(place / "train.jsonl")
+    for name in "ab":  # links in circles
+        (tmp_path / "folder" / name).symlink_to(tmp_path)
     for held_out in (tmp_path / "folder", tmp_path / "f*r", tmp_path / "**/*.jsonl"):
         twice = refused(f'data.validation="{held_out}"', "data.validation_fraction=0.1")
         assert "link.jsonl: is both a training and a validation file" in twice

@@ -225,16 +225,21 @@ def walk(folder: str) -> Iterator[tuple[str, list[str]]]:
 def _matches(pattern: str, accepts: Accepts, skipped: list[str] | None) -> list[Source]:
     """Return the files of a glob, with those in matching folders."""
     files: list[Source] = []
-    top = os.sep if pattern.startswith(os.sep) else ""
-    for match in sorted(set(_glob(top, [part for part in pattern.split(os.sep) if part]))):
+    for match in matches(pattern):
         files += _folder(match, accepts, skipped) if os.path.isdir(match) else [_file(match, accepts)]
     return _once(files)
+
+
+def matches(pattern: str) -> list[str]:
+    """Return the files and folders that match a glob, sorted; ``**`` does not follow link cycles."""
+    top = os.sep if pattern.startswith(os.sep) else ""
+    return sorted(set(_glob(top, [part for part in pattern.split(os.sep) if part])))
 
 
 def _glob(folder: str, parts: list[str]) -> Iterator[str]:
     """Yield the matches of ``parts``, the components of a pattern, below ``folder``.
 
-    The rules are those of :func:`glob.glob` with ``recursive=True``, but ``**`` does not follow link cycles.
+    The rules are those of :func:`glob.glob` with ``recursive=True``, but for link cycles.
     """
     if not parts:
         yield folder
