@@ -152,16 +152,17 @@ def _move(plan: dict[str, list[str]], ready: Path, folder: Path) -> None:
     """Carry out ``plan``; what an interrupted call has done already is not done again."""
     for name in plan["remove"]:
         if name not in plan["files"] or (ready / name).exists():
-            _remove(folder / name)
+            remove(folder / name)
     for name in plan["files"]:
         if (ready / name).exists():
             if (ready / name).is_dir():  # a rename replaces no folder
-                _remove(folder / name)
+                remove(folder / name)
             os.replace(ready / name, folder / name)
     sync(folder)
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder; nothing happens if it is missing."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -70,7 +70,8 @@ def test_a_score_that_is_zero_by_definition_is_not_drawn_below_a_worse_one() -> 
     lines = [line for line in panel.lines if line.get_linestyle() == "-"]
     assert max(line.get_zorder() for line in lines) < min(part[0].get_zorder() for part in panel.containers)
     said = io.StringIO()
-    print_lengths(Console(file=said, width=100), runs)
+    print_lengths(Console(file=said, width=30), runs)
+    assert "…" not in said.getvalue()
     [row] = (line for line in said.getvalue().splitlines() if line.split()[:1] == ["1–3"])
     assert row.split()[:3] == ["1–3", "20", "–"]
     assert "note: perfect on 1–3 words: bleu is 0 by definition" in said.getvalue()

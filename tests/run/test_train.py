@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import shutil
 import sys
 import tomllib
@@ -15,8 +17,10 @@ from safetensors.torch import load_file, save_file
 
 import wordloom
 from wordloom.errors import CheckpointError, NonFiniteError, RecipeError
+from wordloom.recipe import load_recipe
 from wordloom.run import train
 from wordloom.run.folder import RunFolder, locked
+from wordloom.weights.integrity import read_values, write_state
 
 TIMING = {"seconds", "seconds_left", "tokens_per_second", "data_wait_share", "memory_mb", "flop_utilisation"}
 
@@ -471,13 +475,6 @@ def short_run(recipe, tmp_path) -> Path:
     return train(recipe(), SHORT, out=tmp_path / "run").folder
 
 
-def change_state(checkpoint: Path, **values) -> None:
-    """Change values of ``state.json``; None removes one."""
-    path = checkpoint / "trainer/state.json"
-    state = {**json.loads(path.read_text()), **values}
-    path.write_text(json.dumps({key: value for key, value in state.items() if value is not None}))
-
-
 def test_a_flipped_byte_in_a_checkpoint_is_found(recipe, short_run):
     newest = short_run / "checkpoints/step-6"
     for name in ("model.safetensors", "tokenizer.json", "trainer/state.safetensors"):
@@ -499,14 +496,12 @@ def test_a_flipped_byte_in_a_checkpoint_is_found(recipe, short_run):
         train(recipe(), SHORT, out=short_run, resume=True)
 
 
-def test_a_checkpoint_without_hashes_is_gone_on_with(recipe, short_run):
-    """Checkpoints of earlier versions hold none; weights that are not finite are found there, too."""
+def test_a_checkpoint_with_weights_that_are_not_finite_is_refused(recipe, short_run):
     newest = short_run / "checkpoints/step-6"
-    change_state(newest, files=None)
-    assert train(recipe(), SHORT, out=short_run, resume=True).step == 6
     weights = load_file(newest / "model.safetensors")
     weights["model.norm.weight"][0] = math.nan
     save_file(weights, newest / "model.safetensors", metadata={"format": "pt"})
+    write_state(newest, read_values(newest))
     with pytest.raises(
         CheckpointError, match=r"final_norm.weight is not finite; remove .* before it, step-3"
     ):
@@ -529,24 +524,78 @@ def test_weights_that_are_not_finite_are_never_called_good(recipe, tmp_path):
     assert not list((run / "checkpoints").glob("*"))
 
 
-def test_a_state_with_impossible_values_is_refused(recipe, short_run):
+def test_a_state_with_one_other_value_is_refused(recipe, short_run):
     newest = short_run / "checkpoints/step-6"
-    before = (newest / "trainer/state.json").read_bytes()
-    wrong = {
-        "step": ("6", -1, 4, 10**30, 6.0, True),
-        "samples": (-6, []),
-        "total_steps": (2,),
-        "seed": ("5",),
-        "hooks": ([],),
-        "environment": (1,),
-    }
-    for key, values in wrong.items():
-        for value in values:
-            (newest / "trainer/state.json").write_bytes(before)
-            change_state(newest, **{key: value})
-            with pytest.raises(CheckpointError, match=r"state.json is .*; remove .*step-6") as caught:
-                train(recipe(), SHORT, out=short_run, resume=True)
-            assert "\n" not in str(caught.value)
+    path = newest / "trainer/state.json"
+    before = path.read_text()
+    values = json.loads(before)
+    hooks = values["hooks"]
+    changes = [
+        *({key: 10**30} for key in values),
+        *({"hooks": hooks | {name: state}} for name in hooks for state in ({}, [], {"best_value": 1.0})),
+        *({"step": step} for step in ("6", -1, 4, 6.0, True)),
+        *({"hooks": {}}, {"files": {}}, {"samples": values["samples"] - 1}),
+    ]
+    changes = [change for change in changes if json.dumps(values | change) != json.dumps(values)]
+    assert len(changes) > 20
+    for change in changes:
+        path.write_text(json.dumps(values | change))
+        says = r"state.json is not as it was written; remove .*step-6 to continue from .* before it, step-3"
+        with pytest.raises(CheckpointError, match=says) as caught:
+            train(recipe(), SHORT, out=short_run, resume=True)
+        assert "\n" not in str(caught.value)
+    path.write_text("[" * 10**5)
+    with pytest.raises(CheckpointError, match=r"cannot read trainer/state.json .*; remove .*step-6"):
+        train(recipe(), SHORT, out=short_run, resume=True)
+    path.write_text(before)
+    newest.rename(newest.with_name("step-7"))
+    with pytest.raises(CheckpointError, match="it is of step 6, and its folder is called step-7; remove"):
+        train(recipe(), SHORT, out=short_run, resume=True)
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing handles it."""
+
+
+@pytest.mark.parametrize("recipe_lost", [False, True])
+def test_a_kill_while_force_removes_a_run_leaves_a_run_to_replace(
+    recipe, short_run, tmp_path, monkeypatch, recipe_lost
+):
+    """Killed before each change of a file, the folder starts again with --force; no checkpoint is a part."""
+    new = load_recipe(recipe(), SHORT)
+    if recipe_lost:
+        (short_run / "recipe.toml").unlink()
+    whole = {path.name for path in (short_run / "checkpoints/step-6").iterdir()}
+    changes = [(os, name) for name in ("unlink", "rename", "replace", "rmdir", "open")]
+    left = 0
+
+    def dying(change):
+        def step(path, *arguments, **settings):
+            nonlocal left
+            left -= 1
+            if not left:
+                raise Killed
+            return change(path, *arguments, **settings)
+
+        return step
+
+    for moment in range(1, 1000):
+        run = tmp_path / f"run-{moment}"
+        shutil.copytree(short_run, run)
+        with contextlib.suppress(Killed), RunFolder(run, resume=False, force=True) as folder:
+            with monkeypatch.context() as patch:
+                left = moment
+                for module, name in changes:
+                    patch.setattr(module, name, dying(getattr(module, name)))
+                folder.begin(new, "{}")
+            break
+        for step in (run / "checkpoints").glob("step-*"):
+            assert {path.name for path in step.iterdir()} == whole
+        with RunFolder(run, resume=False, force=True) as folder:
+            folder.begin(new, "{}")
+        assert not folder.missing()
+        shutil.rmtree(run)
+    assert moment > 20
 
 
 def test_a_run_goes_on_from_its_checkpoints_alone(recipe, short_run, capsys):

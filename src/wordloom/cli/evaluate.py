@@ -12,7 +12,7 @@ from rich.console import Console
 
 from wordloom.cli import options
 from wordloom.cli.options import argument, option
-from wordloom.cli.tables import plain_table
+from wordloom.cli.tables import plain_table, print_unwrapped
 from wordloom.cli.usage import check_options, refuse, refuse_existing
 from wordloom.errors import WordloomError
 from wordloom.progress import TerminalReporter
@@ -147,7 +147,7 @@ def print_scores(console: Console, scores: Scores, seconds: float) -> None:
             notes.append(f"{score.name} is undefined: {score.note}")
         elif score.note:
             notes.append(score.note)
-    console.print(table)
+    print_unwrapped(table, console)
     counts = {name.replace("_", " "): n for name, n in scores.counts.items() if n and name != "nats"}
     counted = [f"{n:,} {_singular(name) if n == 1 else name}" for name, n in counts.items()]
     signatures = dict.fromkeys(score.signature.partition("|")[2] for score in scores.scores)

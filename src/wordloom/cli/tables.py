@@ -15,10 +15,11 @@ def plain_table(title: str | None, *columns: str) -> Table:
     return table
 
 
-def print_unwrapped(table: Table) -> None:
+def print_unwrapped(table: Table, console: Console | None = None) -> None:
     """Print a table at its full width, also in a narrow window or a pipe without a width."""
+    console = console or Console()
     full = Console(width=1000).measure(table).maximum
-    Console(width=max(Console().width, full), highlight=False).print(table)
+    Console(file=console.file, width=max(console.width, full), highlight=False).print(table)
 
 
 def visible(token: str) -> str:

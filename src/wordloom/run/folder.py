@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
-import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,16 +11,16 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from wordloom.errors import CheckpointError, RecipeError
-from wordloom.files import write_text
+from wordloom.files import remove, remove_folder, write_text
 from wordloom.recipe import Recipe
 from wordloom.recipe.reading import BUDGETS, AnyRecipe, read_recipe
 from wordloom.recipe.vectors import VectorRecipe
 from wordloom.training.checkpoint import checkpoint_steps
-from wordloom.weights.integrity import STATE
+from wordloom.weights.integrity import read_values
 
-# The files that a run writes; --force removes these and nothing else.
+# The files that a run writes beside its recipe and metrics; --force removes these and nothing else.
 _OURS = (
-    *("recipe.toml", "ledger.json", "metrics.jsonl", "checkpoints", "tensorboard", "config.json"),
+    *("ledger.json", "checkpoints", "tensorboard", "config.json"),
     *("old_task.json", "generation_config.json", "model*.safetensors*", "tokenizer.json"),
     *("tokenizer_config.json", "chat_template.jinja", "vocabulary.json", ".*.tmp", ".wordloom-*"),
     *("vectors.npy", "words.txt", "counts.npy", "vectors.json", "vocabulary.tsv", "phrases.json"),
@@ -104,8 +102,8 @@ class RunFolder:
         steps = checkpoint_steps(self.path)
         try:
             if steps and not path.exists():
-                path = self.path / "checkpoints" / f"step-{steps[-1]}" / STATE
-                return kind.model_validate(json.loads(path.read_text(encoding="utf-8"))["recipe"])
+                path = self.path / "checkpoints" / f"step-{steps[-1]}"
+                return kind.model_validate(read_values(path)["recipe"])
             return read_recipe(kind, {}, path)
         except (OSError, ValueError, KeyError, TypeError, RecipeError) as error:
             raise CheckpointError(
@@ -115,12 +113,19 @@ class RunFolder:
     def begin(self, recipe: Recipe | VectorRecipe, ledger: str) -> None:
         """Write the first files of the run; with --force, remove the files of the run before."""
         self.begun = True
-        if self.force:
-            for pattern in _OURS:
-                for path in self.path.glob(pattern):
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+        metrics = self.path / "metrics.jsonl"
         try:
-            (self.path / "metrics.jsonl").touch()
+            if (
+                self.force
+            ):  # recipe and metrics go last: while they are there, --force replaces it
+                for name in self.missing():
+                    (self.path / name).touch()
+                discarded = self.path / ".wordloom-discarded"
+                remove_folder(self.path / "checkpoints", discarded)  # a part of one counts as complete
+                for pattern in (*_OURS, "metrics.jsonl", "recipe.toml"):
+                    for path in self.path.glob(pattern):
+                        metrics.write_bytes(b"") if path == metrics else remove(path)
+            metrics.touch()
             write_text(self.path / "ledger.json", ledger)
             write_text(self.path / "recipe.toml", recipe.to_toml())  # last: it makes the folder a run
         except OSError as error:

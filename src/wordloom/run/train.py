@@ -105,7 +105,7 @@ def train(
                 progress.say("no checkpoint was written yet: starting at step 0")
         resumed = None
         if checkpoint is not None:
-            resumed = Resumed(checkpoint, *read_state(checkpoint, facts=_FACTS))
+            resumed = Resumed(checkpoint, *read_state(checkpoint))
         try:
             with sigterm_interrupts():
                 return _train(loaded, folder, resumed, progress)

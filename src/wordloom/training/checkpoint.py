@@ -7,10 +7,9 @@ optimizer's tensors (``state.safetensors``), and the other state with the sha256
 
 from __future__ import annotations
 
-import json
 import platform
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,9 +23,7 @@ from wordloom.errors import CheckpointError, NonFiniteError
 from wordloom.files import publish_folder, remove_folder
 from wordloom.nn.linear import processor
 from wordloom.training.trainer import Trainer
-from wordloom.weights.integrity import STATE, advice_if_damaged, check_files, hash_files
-
-_STATE = ("step", "samples", "total_steps", "seed", "hooks", "environment", "tensors")  # of state.json
+from wordloom.weights.integrity import advice_if_damaged, check_files, read_values, write_state
 
 
 def write_checkpoint(
@@ -65,9 +62,7 @@ def write_checkpoint(
         tensors, values = trainer.state_dict()
         contiguous = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
         save_file(contiguous, temporary / "trainer" / "state.safetensors")
-        state = {**values, "environment": environment(trainer), **facts, "tensors": _shapes(tensors)}
-        state["files"] = hash_files(temporary)
-        (temporary / STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
+        write_state(temporary, {**values, "environment": environment(trainer), **facts})
         publish_folder(temporary, final)
     except (OSError, SafetensorError, CheckpointError) as error:
         _discard(temporary)
@@ -107,55 +102,22 @@ def latest_checkpoint(run: Path) -> Path | None:
     return run / "checkpoints" / f"step-{steps[-1]}" if steps else None
 
 
-def read_state(
-    checkpoint: Path, *, facts: Collection[str] = ()
-) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def read_state(checkpoint: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Return the (tensors, values) of :meth:`Trainer.state_dict`; the values include the ``facts`` written.
 
     Raises CheckpointError, with advice, when a file of the checkpoint is damaged.
     """
     folder = checkpoint / "trainer"
+    check_files(checkpoint)
+    values = read_values(checkpoint)
     try:
-        values = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
-        if missing := [name for name in (*_STATE, *facts) if name not in values]:
-            raise ValueError(f"state.json lacks {', '.join(missing)}")
-        _check_values(checkpoint, values)
-        check_files(checkpoint)
-        tensors = load_file(folder / "state.safetensors")
-        shapes, written = _shapes(tensors), values["tensors"]
-        for name in sorted({*written, *shapes}):
-            if shapes.get(name) != written.get(name):
-                raise ValueError(
-                    f"'{name}' in state.safetensors is {shapes.get(name, 'missing')}, and was written as "
-                    f"{written.get(name, 'nothing')}"
-                )
-        return tensors, values
-    except (OSError, ValueError, TypeError, SafetensorError) as error:
+        if re.fullmatch(r"step-\d+", checkpoint.name) and checkpoint.name != f"step-{values['step']}":
+            raise ValueError(f"it is of step {values['step']}, and its folder is called {checkpoint.name}")
+        return load_file(folder / "state.safetensors"), values
+    except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(
             f"cannot read the training state in {folder}: {error}; {advice_if_damaged(checkpoint)}"
         ) from None
-
-
-def _check_values(checkpoint: Path, values: dict[str, Any]) -> None:
-    """Raise ValueError for a number or table of ``state.json`` that no run can have written."""
-    for name in ("step", "samples", "total_steps", "seed"):
-        value = values[name]
-        if type(value) is not int or value < 0:
-            raise ValueError(f"{name} in state.json is {value!r}, not a whole number of at least 0")
-    if re.fullmatch(r"step-\d+", checkpoint.name) and checkpoint.name != f"step-{values['step']}":
-        raise ValueError(
-            f"step in state.json is {values['step']}, and the folder is called {checkpoint.name}"
-        )
-    if values["step"] > values["total_steps"]:
-        raise ValueError(f"step in state.json is {values['step']} of {values['total_steps']}")
-    for name in ("hooks", "environment", "tensors"):
-        if not isinstance(values[name], dict):
-            raise ValueError(f"{name} in state.json is not a table")
-
-
-def _shapes(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
-    """Return the shape of every tensor, such as ``8 x 32``."""
-    return {name: " x ".join(map(str, tensor.shape)) or "a number" for name, tensor in tensors.items()}
 
 
 def environment(trainer: Trainer) -> dict[str, Any]:

@@ -13,7 +13,30 @@ from wordloom.errors import CheckpointError
 STATE = "trainer/state.json"
 
 
-def hash_files(folder: Path) -> dict[str, str]:
+def write_state(folder: Path, values: dict[str, Any]) -> None:
+    """Write ``trainer/state.json``: ``values``, their hash, and that of every other file of ``folder``."""
+    values = {**values, "files": _hashes(folder)}
+    text = json.dumps({**values, "sha256": _hash(values)}, indent=1)
+    (folder / STATE).write_text(text, encoding="utf-8")
+
+
+def read_values(folder: Path) -> dict[str, Any]:
+    """Return the values of ``trainer/state.json``; raise CheckpointError if they are damaged."""
+    try:
+        values: Any = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        if values.pop("sha256") == _hash(values):
+            return dict(values)
+        problem = f"{STATE} is not as it was written"
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        problem = f"cannot read {STATE} ({type(error).__name__}: {error})"
+    raise CheckpointError(f"{folder} is damaged: {problem}; {advice_if_damaged(folder)}")
+
+
+def _hash(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
+
+
+def _hashes(folder: Path) -> dict[str, str]:
     """Return the sha256 of every file below ``folder`` except ``trainer/state.json``, by relative path."""
     hashes = {}
     for path in sorted(folder.rglob("*")):
@@ -27,21 +50,13 @@ def hash_files(folder: Path) -> dict[str, str]:
 def check_files(folder: Path) -> None:
     """Raise CheckpointError if a file of a run's checkpoint is missing or differs from what was written.
 
-    Folders without ``trainer/state.json``, and checkpoints whose state holds no hashes, pass.
+    Folders without ``trainer/state.json`` pass.
     """
     if not (folder / STATE).is_file():
         return
+    written = read_values(folder)["files"]
     try:
-        values: Any = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        written = dict(values.get("files", {}))
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise CheckpointError(
-            f"{folder} is damaged: cannot read {STATE} ({error}); {advice_if_damaged(folder)}"
-        ) from None
-    if not written:
-        return
-    try:
-        hashes = hash_files(folder)
+        hashes = _hashes(folder)
     except OSError as error:
         raise CheckpointError(f"cannot read {folder}: {error}; {advice_if_damaged(folder)}") from None
     for name, digest in written.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from wordloom.recipe import load_recipe
 from wordloom.run import train
 from wordloom.run.prepare import prepare_recipe, recipe_corpus
 from wordloom.run.tasks.building import model_settings
+from wordloom.weights.integrity import read_values, write_state
 
 RECIPE = """
 description = "tests"
@@ -174,45 +174,20 @@ SHORT = ["train.schedule=constant", "train.epochs=none", "train.evaluate_every=0
 def test_a_state_that_does_not_fit_is_one_clear_line(recurrent, tmp_path):
     run = train(recurrent(), [*SHORT, "train.steps=2"], out=tmp_path / "run").folder
     folder = run / "checkpoints/step-2/trainer"
-    whole, facts = load_file(folder / "state.safetensors"), json.loads((folder / "state.json").read_text())
-    facts.pop("files")  # without the hashes, which any change of a file fails
-    first = next(name for name in whole if name.endswith("exp_avg"))
+    whole, values = load_file(folder / "state.safetensors"), read_values(folder.parent)
     fewer = {name: part[:3] if "carried" in name else part for name, part in whole.items()}
     none = {name: part for name, part in whole.items() if "carried" not in name}
-    less = {name: part for name, part in whole.items() if name != first}
-    shapes = facts["tensors"]
-    of_three = {name: "3 x 16" if "carried" in name else shape for name, shape in shapes.items()}
-    of_none = {name: shape for name, shape in shapes.items() if "carried" not in name}
-    for state, said, says in (
-        (
-            fewer,
-            facts,
-            r"'carried\.0\.0' in state\.safetensors is 3 x 16, and was written as 6 x 16; no",
-        ),
-        (
-            none,
-            facts,
-            r"'carried\.0\.0' in state\.safetensors is missing, and was written as 6 x 16; no",
-        ),
-        (less, facts, rf"'{re.escape(first)}' in state\.safetensors is missing"),
-        (
-            fewer,
-            {**facts, "tensors": of_three},
-            r"'carried\.0\.0' has the shape \(3, 16\), and 6 streams need \(6, 16\); resume from",
-        ),
-        (
-            none,
-            {**facts, "tensors": of_none},
-            r"'carried\.0\.0' is missing, and 6 streams need \(6, 16\); resume from an earlier",
-        ),
+    for state, says in (
+        (fewer, r"'carried\.0\.0' has the shape \(3, 16\), and 6 streams need \(6, 16\); resume from"),
+        (none, r"'carried\.0\.0' is missing, and 6 streams need \(6, 16\); resume from an earlier"),
     ):
         save_file({name: part.contiguous() for name, part in state.items()}, folder / "state.safetensors")
-        (folder / "state.json").write_text(json.dumps(said))
+        write_state(folder.parent, values)
         with pytest.raises(CheckpointError, match=says) as caught:
             train(recurrent(), [*SHORT, "train.steps=4"], out=run, resume=True)
         assert "\n" not in str(caught.value)
     save_file(whole, folder / "state.safetensors")
-    (folder / "state.json").write_text(json.dumps(facts))
+    write_state(folder.parent, values)
     assert train(recurrent(), [*SHORT, "train.steps=4"], out=run, resume=True).step == 4
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from wordloom.cli import options
 from wordloom.cli.options import option
-from wordloom.cli.tables import plain_table
+from wordloom.cli.tables import plain_table, print_unwrapped
 from wordloom.cli.usage import refuse
 from wordloom.errors import CheckpointError, did_you_mean
 
@@ -67,7 +67,7 @@ def _bag_parameters(name: str, config: Any, *, json: bool) -> None:
         table_of_shapes.add_row(key, "×".join(map(str, shape)), f"{math.prod(shape):,}")
     table_of_shapes.add_section()
     table_of_shapes.add_row("total", "", f"{total:,}", style="bold")
-    Console().print(table_of_shapes)
+    print_unwrapped(table_of_shapes)
 
 
 def _config(name: str) -> Any:
@@ -91,16 +91,16 @@ def print_parameters(console: Console, name: str, config: Any, table: ParameterT
     shape = f"{n_layers} layers, dim {c.dim}, "
     shape += f"cell {c.cell}" if table.state else f"{c.n_heads} heads, context {c.max_seq_len:,}"
     console.print(Text(f"{name}: {_kind(config)}, {shape}", style="bold"), end="\n\n")
-    console.print(_component_table(table))
+    print_unwrapped(_component_table(table), console)
     memory = ", ".join(f"{_bytes(size)} {precision}" for precision, size in table.memory.items())
     console.print(f"\nWeights: {memory} (without scales)\n", highlight=False)
     if table.state:
         sizes = f"{_bytes(table.state * 4)} fp32, {_bytes(table.state * 2)} bf16"
         console.print(f"Recurrent state of a row: {sizes}\n", highlight=False)
     if table.kv_cache:
-        console.print(_cache_table(table))
+        print_unwrapped(_cache_table(table), console)
         console.print()
-    console.print(_flops_table(table))
+    print_unwrapped(_flops_table(table), console)
 
 
 def _kind(config: Any) -> str:

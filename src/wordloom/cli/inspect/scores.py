@@ -74,7 +74,7 @@ def print_lengths(console: Console, runs: dict[str, list[LengthBin]]) -> None:
     for parts in zip(*runs.values(), strict=True):
         cells = [_cell(part.score) for part in parts]
         table.add_row(parts[0].label, f"{parts[0].pairs:,}", *cells)
-    console.print(table)
+    print_unwrapped(table, console)
     signatures = dict.fromkeys(part.score.signature for bins in runs.values() for part in bins)
     notes = {
         f"note: {name} on {part.label} words: {part.score.note}": None

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from wordloom.errors import RecipeError, did_you_mean
+from wordloom.errors import CheckpointError, RecipeError, did_you_mean
 from wordloom.files import write_text
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import TokenLabelData
@@ -18,6 +18,7 @@ from wordloom.recipe.training import HIGHER, LOWER, TrainSettings
 from wordloom.run.folder import RunFolder, refuse_changes
 from wordloom.run.sweep.grid import Combination
 from wordloom.training.checkpoint import checkpoint_steps
+from wordloom.weights.integrity import read_values
 
 # Objectives that score whole texts.
 _TEXT_OBJECTIVES = (
@@ -175,9 +176,8 @@ def read_run(combination: Combination, folder: Path) -> SweepRun:
 def _ended(folder: Path, step: int) -> bool:
     """Return whether the checkpoint of ``step`` is the last one of its run."""
     try:
-        path = folder / "checkpoints" / f"step-{step}" / "trainer" / "state.json"
-        return bool(step >= json.loads(path.read_text(encoding="utf-8"))["total_steps"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return bool(step >= read_values(folder / "checkpoints" / f"step-{step}")["total_steps"])
+    except CheckpointError:
         return False  # resuming the run reports what is wrong
 
 
