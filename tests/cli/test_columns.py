@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 import torch
+from pyarrow import parquet
 from typer.testing import CliRunner
 
 from wordloom.cli import app
@@ -117,6 +120,55 @@ def test_columns_of_the_run_are_read_where_a_file_can_have_them(folder, tmp_path
     assert score("accuracy", folder / "names", tmp_path / "lists", "--label-column", "file") == 1.0
     # a column that is given stands beside one of the run
     assert score("accuracy", folder / "names", folder / "train.csv", "--label-column", 4) == 1.0
+
+
+def test_every_command_reads_the_columns_of_the_run_from_every_kind_of_file(folder, tmp_path):
+    """The file's own "text" holds other texts; plain text beside the tables is read by its lines."""
+    rows = [{"text": "other", "body": text, "gold": label} for text, label in zip(TEXTS, LABELS, strict=True)]
+    (tmp_path / "r.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "r.json").write_text(json.dumps(rows))
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "r.parquet")
+    lines = ["text,body,gold", *(f"other,{text},{label}" for text, label in zip(TEXTS, LABELS, strict=True))]
+    (tmp_path / "r.csv").write_text("\n".join(lines))
+    (tmp_path / "r.txt").write_text("\n".join(TEXTS))
+    names = folder / "names"
+    plain = {verb: run(verb, names, tmp_path / "r.txt").stdout for verb in ("predict", "embed")}
+    for ending in ("jsonl", "json", "parquet", "csv"):
+        path = tmp_path / f"r.{ending}"
+        assert score("accuracy", names, path) == 1.0
+        told = run("predict", names, tmp_path / "r.txt", path)
+        assert told.stdout == 2 * plain["predict"], ending
+        assert "columns: text 'body' (by default those in" in told.stderr
+        assert run("embed", names, path).stdout == plain["embed"], ending
+        if ending != "csv":
+            assert run("predict", names, path, "--field", "text").stdout != plain["predict"]
+    pairs = [{"text": "other", "one": text, "two": "so cold", "gold": "good"} for text in TEXTS]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    (tmp_path / "p.tsv").write_text("two\tone\n" + "".join(f"so cold\t{text}\n" for text in TEXTS))
+    of_pairs = [
+        run("predict", folder / "classification", tmp_path / f"p.{e}").stdout for e in ("jsonl", "tsv")
+    ]
+    assert of_pairs[0] == of_pairs[1]
+
+
+def test_every_command_reads_the_field_of_the_run(tmp_path):
+    encoder, table = tmp_path / "encoder", tmp_path / "f.jsonl"
+    tokenizer = Tokenizer.train(TEXTS * 4, kind="wordpiece", vocab_size=80)
+    size: dict[str, Any] = {"dim": 16, "n_layers": 1, "n_heads": 2, "max_seq_len": 24}
+    body = BertConfig(vocab_size=tokenizer.vocab_size, masked_lm_head=True, **size)
+    save_model(build(body), encoder, tokenizer=tokenizer)
+    recipe = RECIPE.format(train=table, columns='field = "body"', task="masked_lm")
+    (encoder / "recipe.toml").write_text(recipe)
+    for verb, mask in (("evaluate", ""), ("embed", ""), ("predict", " [MASK]")):
+        rows = [{"body": text + mask, "text": f"so cold{mask}"} for text in TEXTS]
+        table.write_text("\n".join(map(json.dumps, rows)))
+        found = {
+            how: run(verb, encoder, table, *how.split()).stdout
+            for how in ("", "--field body", "--field text")
+        }
+        if verb == "evaluate":
+            found = {how: re.findall(r"perplexity +(\S+)", printed) for how, printed in found.items()}
+        assert found[""] == found["--field body"] != found["--field text"]
 
 
 def test_words_and_scores_are_read_from_the_columns_of_the_run(folder, tmp_path):

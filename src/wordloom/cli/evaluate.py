@@ -54,7 +54,7 @@ def command(
         False, "Read each document as the continuation of the one before, as for PTB.", "--joined"
     ),
     first: int | None = option(None, "Score only the first N documents, passages or pairs.", min=1),
-    field: options.FIELD = "text",
+    field: options.RUN_FIELD = None,
     separator: options.SEPARATOR = None,
     encoding_errors: options.ENCODING_ERRORS_OR_BYTES = "strict",
     specials: options.SPECIALS = "refuse",

@@ -63,6 +63,12 @@ PLOT = Annotated[Path | None, Option(metavar="FILE", help="Draw into this .png, 
 # -- reading texts
 
 FIELD = Annotated[str, Option(help="The field of .jsonl and .parquet rows that holds the text.")]
+RUN_FIELD = Annotated[
+    str | None,
+    Option(
+        help="The field of .jsonl and .parquet rows that holds the text.  [default: as in training; text]"
+    ),
+]
 SOURCES = Annotated[list[str], Argument(help="Files, folders, globs, data sets, or - for standard input.")]
 SEPARATOR = Annotated[
     str | None,

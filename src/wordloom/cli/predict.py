@@ -23,7 +23,7 @@ def command(
     sources: list[str] | None = argument(
         None, "Files with one text a line, .jsonl files or tables.  [default: stdin]", metavar="FILE"
     ),
-    field: options.FIELD = "text",
+    field: options.RUN_FIELD = None,
     text_column: options.TEXT_COLUMN = None,
     header: options.HEADER = None,
     encoding_errors: options.ENCODING_ERRORS = "strict",

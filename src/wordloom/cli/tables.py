@@ -18,8 +18,8 @@ def plain_table(title: str | None, *columns: str) -> Table:
 def print_unwrapped(table: Table, console: Console | None = None) -> None:
     """Print a table at its full width, also in a narrow window or a pipe without a width."""
     console = console or Console()
-    full = Console(width=1000).measure(table).maximum
-    Console(file=console.file, width=max(console.width, full), highlight=False).print(table)
+    table.width = console.measure(table, options=console.options.update_width(1000)).maximum
+    console.print(table, crop=False, highlight=False)
 
 
 def visible(token: str) -> str:

@@ -115,9 +115,7 @@ class RunFolder:
         self.begun = True
         metrics = self.path / "metrics.jsonl"
         try:
-            if (
-                self.force
-            ):  # recipe and metrics go last: while they are there, --force replaces it
+            if self.force:  # recipe and metrics go last: while they are there, --force replaces it
                 for name in self.missing():
                     (self.path / name).touch()
                 discarded = self.path / ".wordloom-discarded"

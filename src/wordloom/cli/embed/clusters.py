@@ -217,13 +217,9 @@ def _read(
     named = names_dataset(source) and not Path(source).exists()
     if not named and label_column is None:
         return list(placed_texts([source], **reading)), None
-    field = None if reading["field"] == "text" else reading["field"]
-    how = {"header": reading["header"], "encoding_errors": reading["encoding_errors"]}
-    rows = list(
-        labelled_rows(
-            source, text=reading["columns"] or field, label=options.parse_column(label_column), **how
-        )
-    )
+    how: dict[str, Any] = {name: reading.get(name) for name in ("header", "encoding_errors", "default")}
+    texts = reading["columns"] or reading["field"]
+    rows = list(labelled_rows(source, text=texts, label=options.parse_column(label_column), **how))
     if rows and len(rows[0].texts) > 1:
         raise DataError(
             f"the rows of '{source}' hold {len(rows[0].texts)} texts each; name one: --text-column"

@@ -53,7 +53,7 @@ def command(
         "words; .tsv or .jsonl for the cluster of each text.  [default: JSON lines on standard output]",
         metavar="FILE",
     ),
-    field: options.FIELD = "text",
+    field: options.RUN_FIELD = None,
     text_column: options.TEXT_COLUMN = None,
     header: options.HEADER = None,
     encoding_errors: options.ENCODING_ERRORS = "strict",
@@ -119,6 +119,8 @@ def command(
     _check_clustering(ctx)
     reading: dict[str, Any] = {"columns": text_column, "header": header}
     reading |= {"field": field, "encoding_errors": encoding_errors}
+    if (model / "config.json").exists() and text_column is None and field is None:
+        reading |= _of_training(model)
     groups: clusters.Grouping | None = None
     if cluster is not None:
         groups = clusters.Grouping.of(
@@ -156,10 +158,21 @@ def _check_vectors(path: Path) -> None:
         opened(path)
 
 
+def _of_training(folder: Path) -> dict[str, Any]:
+    """Return the columns of single texts, else the field, that the recipe of the run in ``folder`` names."""
+    from wordloom.run.checkpoint.loaders import read_checkpoint
+    from wordloom.run.prepare import text_columns
+
+    checkpoint = read_checkpoint(folder)
+    recipe = checkpoint.recipe
+    columns = None if recipe is None else text_columns(recipe, recipe.train.objective)
+    if columns is not None and isinstance(columns.text, str | int):
+        return {"default": columns}
+    return {"field": checkpoint.field}
+
+
 def _check_columns(ctx: typer.Context, model: Path) -> None:
     columns = ctx.params["text_column"]
-    if columns is None and ctx.params["label_column"] is None:
-        refuse(ctx, "without --text-column no table is read", "header")
     if columns is not None:
         refuse(ctx, "--text-column says where the texts are", "field")
         if len(columns) > 1:

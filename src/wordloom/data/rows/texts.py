@@ -8,15 +8,24 @@ from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from wordloom.data.files.json import fields_or_words
-from wordloom.data.files.source import COMPRESSIONS, FORMATS, PathLike, suffixes
+from wordloom.data.files.source import FORMATS, Columns, PathLike, Source, suffixes
 from wordloom.data.files.stream import EncodingErrors, Meter
-from wordloom.data.rows.labelled import Column, labelled_rows
+from wordloom.data.rows import labelled
+from wordloom.data.rows.labelled import (
+    Column,
+    ColumnChoice,
+    columns_of,
+    labelled_files,
+    labelled_rows,
+    table_rows,
+)
 from wordloom.data.sets.expand import expand, walk
 from wordloom.data.sets.fetch import files_of, names_dataset
 from wordloom.data.text.documents import documents, pieces
 from wordloom.errors import DataError, position
 
 TABLES = {".tsv", ".csv"}  # their columns have no usual name
+_ROWS = ("jsonl", "json", "parquet")  # formats of rows whose text has a usual name
 _UNITS: dict[str, Literal["line", "row"]] = {"text": "line", "parquet": "row"}
 FILE = "file"  # the separator that makes each file one document
 
@@ -42,7 +51,7 @@ def texts_of(
     a field with plain text alone, and a folder or glob with tables and other files.
     """
     source = os.fspath(source)
-    if _holds_rows(source):
+    if holds_rows(source):
         if separator is not None:
             raise DataError(
                 f"'{source}' holds rows, which nothing separates; leave out the separator (--separator)"
@@ -89,7 +98,8 @@ def _refuse_misfits(source: str, separator: str | None, field: str | int | None)
         )
 
 
-def _holds_rows(source: str) -> bool:
+def holds_rows(source: str) -> bool:
+    """Return whether ``source`` is a .csv or .tsv, a folder of them, or a named set of rows."""
     if names_dataset(source):
         info = files_of(source)[0]
         return info.format is None and info.columns is not None
@@ -121,55 +131,61 @@ def placed_texts(
     *,
     columns: Sequence[Column] | None = None,
     header: bool | None = None,
-    field: str = "text",
+    field: str | None = None,
     words: str | None = None,
     encoding_errors: Literal["strict", "replace"] = "strict",
     tables: bool = True,
+    default: ColumnChoice | None = None,
 ) -> Iterator[PlacedText]:
     """Yield a text for each line, or for each row of .jsonl, .json and .parquet its ``field``.
 
     With ``columns``, by name or by number from 1, yield those of each row of a table; two columns are a pair.
-    ``header`` is that of :func:`~wordloom.data.labelled_rows`.
+    Without ``columns`` and ``field``, rows have the columns of ``default``, if any, as for
+    :func:`~wordloom.data.labelled_rows`; ``header`` is also that function's.
 
     ``words`` names the field of .jsonl and .json objects that may hold a list of words instead of a text.
 
     ``tables`` is False for a command without ``columns``.  Raises DataError as
     :func:`~wordloom.data.documents` and :func:`~wordloom.data.labelled_rows`.
     """
-    if columns is None:
-        yield from _by_field(sources, field, words, encoding_errors, tables)
+    if columns is not None:
+        choice = ColumnChoice(text=columns, header=header)
+        for file, read in labelled_files(sources, choice, labels=False):
+            yield from _rows(file, read, encoding_errors)
         return
-    for row in labelled_rows(
-        sources, text=columns, header=header, labels=False, encoding_errors=encoding_errors
-    ):
+    for source in sources:
+        is_rows = tables and holds_rows(source)
+        if is_rows and default is None and not names_dataset(source):
+            raise DataError(f"'{source}' is a table; say which column holds its texts: --text-column")
+        for file in labelled.tables([source], scored=True) if is_rows else expand([source]):
+            if is_rows or (default is not None and field is None and file.format in _ROWS):
+                known = columns_of(file, default)
+                named = known.header if header is None else header
+                yield from _rows(file, Columns(known.texts, None, named), encoding_errors)
+            elif header is not None:
+                raise DataError(f"'{file.name}': no table is read: leave out --header and --no-header")
+            else:
+                yield from _fields(file, field or "text", words, encoding_errors)
+
+
+def _rows(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[PlacedText]:
+    for row in table_rows(file, columns, errors):
         if len(row.texts) == 1:
             yield PlacedText(row.texts[0], f"{row.place}, column {row.columns[0]!r}")
         else:
             yield PlacedText(row.texts, row.place, row.columns)
 
 
-def _by_field(
-    sources: Sequence[str], field: str, words: str | None, errors: Literal["strict", "replace"], tables: bool
+def _fields(
+    file: Source, field: str, words: str | None, errors: Literal["strict", "replace"]
 ) -> Iterator[PlacedText]:
-    for source in sources if tables else ():
-        if is_table(source):
-            raise DataError(f"'{source}' is a table; say which column holds its texts: --text-column")
-    for file in expand(sources):
-        file = replace(file, name="standard input") if file.is_stdin else file
-        if file.format in ("jsonl", "json"):
-            where = file.field if field == "text" else field
-            for place, text in fields_or_words(file, where, words, errors, Meter()):
-                yield PlacedText(text if isinstance(text, str) else list(text), place)
-            continue
-        unit: Literal["line", "row", "text"] = _UNITS.get(file.format, "text")
-        read = pieces([file], field=field, separator="line", encoding_errors=errors, bytes_allowed=False)
-        for number, piece in enumerate(read, 1):  # each is whole: a line, or a row
-            yield PlacedText(str(piece.text), position(file.name, number, unit=unit))
-
-
-def is_table(source: str) -> bool:
-    """Return whether ``source`` is a .csv or .tsv by its ending, apart from that of a compression."""
-    name = source.lower()
-    for ending in COMPRESSIONS:
-        name = name.removesuffix(ending)
-    return name.endswith(tuple(TABLES))
+    file = replace(file, name="standard input") if file.is_stdin else file
+    if file.format in ("jsonl", "json"):
+        where = file.field if field == "text" else field
+        for place, text in fields_or_words(file, where, words, errors, Meter()):
+            yield PlacedText(text if isinstance(text, str) else list(text), place)
+        return
+    unit: Literal["line", "row", "text"] = _UNITS.get(file.format, "text")
+    read = pieces([file], field=field, separator="line", encoding_errors=errors, bytes_allowed=False)
+    for number, piece in enumerate(read, 1):  # each is whole: a line, or a row
+        yield PlacedText(str(piece.text), position(file.name, number, unit=unit))

@@ -24,7 +24,7 @@ from wordloom.data.rows.labelled import Column, LabelledCorpus, refuse_empty
 from wordloom.data.rows.labelled_documents import LabelledDocuments, label_token
 from wordloom.data.rows.squad import Question
 from wordloom.data.rows.tagged import TaggedText, tagged_texts, word_columns
-from wordloom.data.rows.texts import is_table
+from wordloom.data.rows.texts import holds_rows
 from wordloom.errors import CheckpointError, DataError, EvaluationError
 from wordloom.evaluate import Scores, lambada, number_agreement, passages, perplexity
 from wordloom.evaluate.forward import dtype_name
@@ -59,7 +59,7 @@ def evaluate_text(
     reporter: Reporter,
     *,
     first: int | None = None,
-    field: str = "text",
+    field: str | None = None,
     separator: str | None = None,
     encoding_errors: EncodingErrors = "strict",
     specials: Specials = "refuse",
@@ -73,6 +73,7 @@ def evaluate_text(
     labels is scored on each text given its label.
     """
     if sources:
+        field = field or checkpoint.field or "text"
         texts = documents(sources, field=field, separator=separator, encoding_errors=encoding_errors)
     else:
         recipe = checkpoint.validation_recipe
@@ -150,7 +151,7 @@ def evaluate_masked(
     reporter: Reporter,
     *,
     first: int | None = None,
-    field: str = "text",
+    field: str | None = None,
     separator: str | None = None,
     encoding_errors: EncodingErrors = "strict",
     **settings: Any,
@@ -159,11 +160,12 @@ def evaluate_masked(
     if not sources:
         return validation_scores(encoder, checkpoint.validation_recipe)
     for source in sources:
-        if is_table(source):
+        if holds_rows(source):
             raise DataError(
-                f"'{source}' is a table, and {checkpoint.folder} is scored on running text{PAIRS_HINT}"
+                f"'{source}' holds rows, and {checkpoint.folder} is scored on running text{PAIRS_HINT}"
             )
     try:
+        field = field or checkpoint.field or "text"
         read = documents(sources, field=field, separator=separator, encoding_errors=encoding_errors)
         texts = list(islice(read, first))
     except DataError as error:

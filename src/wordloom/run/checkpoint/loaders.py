@@ -47,6 +47,11 @@ class Checkpoint:
         return recipe_of(self.folder)
 
     @property
+    def field(self) -> str | None:
+        """The field of rows that holds a document's text, if the recipe names one."""
+        return getattr(self.recipe and self.recipe.data, "field", None)
+
+    @property
     def validation_recipe(self) -> Recipe:
         """The recipe, which names the validation data; raises CheckpointError without a ``recipe.toml``."""
         if self.recipe is None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from wordloom.data.files.source import suffixes
 from wordloom.data.rows.choices import ChoiceRow, choice_rows
-from wordloom.data.rows.labelled import columns_in
+from wordloom.data.rows.labelled import TABLES, columns_in
 from wordloom.data.rows.squad import Question, asked
 from wordloom.data.rows.tagged import has_words, tagged_texts
-from wordloom.data.rows.texts import PlacedText, is_table, placed_texts
+from wordloom.data.rows.texts import PlacedText, placed_texts
 from wordloom.errors import DataError
 from wordloom.evaluate.answers import Found
 from wordloom.run.checkpoint.loaders import Checkpoint, ColumnNames, Reporter, Sources
@@ -25,7 +26,7 @@ from wordloom.run.models.heads.regression import ScoredText
 from wordloom.run.models.heads.token_classification import TaggedWords
 from wordloom.run.models.text_encoder import TextEncoder
 from wordloom.run.models.text_stream import batches_of
-from wordloom.run.prepare import training_columns
+from wordloom.run.prepare import text_columns, training_columns
 
 _AT_ONCE = {"classification": 1 << 12}  # rows at once, by task
 _ROWS_AT_ONCE = 1 << 10  # by other tasks
@@ -89,10 +90,11 @@ def predict_masked_tokens(
     reporter: Reporter,
     *,
     top_k: int = 5,
-    field: str = "text",
+    field: str | None = None,
     encoding_errors: EncodingErrors = "strict",
 ) -> Iterator[PredictedRow]:
     """Yield the most probable tokens of each mask of each text: a line for each mask."""
+    field = field or checkpoint.field
     for text, place, _ in placed_texts(sources, field=field, encoding_errors=encoding_errors, tables=False):
         try:
             masks = encoder.fill(str(text), top_k)
@@ -112,22 +114,17 @@ def _texts(
     reporter: Reporter,
     *,
     text_column: ColumnNames = None,
-    header: bool | None = None,
-    field: str = "text",
-    encoding_errors: EncodingErrors = "strict",
+    field: str | None = None,
+    **reading: Any,
 ) -> Iterator[PlacedText]:
-    """Read texts or pairs; tables have by default the columns that the recipe of the run names."""
-    if text_column is None and all(map(is_table, sources)):
-        named = training_columns(checkpoint.recipe, "classification", "regression")
-        if named is not None and named.text is not None:
-            text_column = list(columns_in(named.text))
-            header = named.header if header is None else header
-            shown = ", ".join(map(repr, text_column))
+    """Read texts or pairs; rows have by default the columns that the recipe of the run names."""
+    default = None
+    if text_column is None and field is None:
+        default = text_columns(checkpoint.recipe, "classification", "regression")
+        if default is not None and any(suffixes(source)[0] in TABLES for source in sources):
+            shown = ", ".join(map(repr, columns_in(default.text or ())))
             reporter.say(f"columns: text {shown} (by default those in {checkpoint.folder / 'recipe.toml'})")
-    _require_table(text_column, header)
-    return placed_texts(
-        sources, columns=text_column, header=header, field=field, encoding_errors=encoding_errors
-    )
+    return placed_texts(sources, columns=text_column, field=field, default=default, **reading)
 
 
 def _words_or_texts(
@@ -147,7 +144,6 @@ def _words_or_texts(
     if text_column is not None:
         yield from placed_texts(sources, columns=text_column, header=header, **reading)
         return
-    _require_table(text_column, header)
     default = training_columns(checkpoint.recipe, "token_classification")
     named = None if default is None else default.text
     words = named if isinstance(named, str) else "tokens"
@@ -157,12 +153,7 @@ def _words_or_texts(
             for text in tagged_texts([source], labels=False, encoding_errors=errors, default=default):
                 yield PlacedText(list(text.words), text.place())
         else:
-            yield from placed_texts([source], words=words, **reading)
-
-
-def _require_table(text_column: ColumnNames, header: bool | None) -> None:
-    if text_column is None and header is not None:
-        raise DataError("without --text-column no table is read: leave out --header and --no-header")
+            yield from placed_texts([source], words=words, header=header, **reading)
 
 
 # -- rows --------------------------------------------------------------------------------------------------
