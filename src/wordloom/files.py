@@ -79,8 +79,13 @@ def sync(path: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """:func:`sync` every file and folder below ``folder``, and itself."""
+    """:func:`sync` every file and folder below ``folder``, and itself; give files the mode of new files."""
+    (probe := folder / ".mode").touch()
+    mode = probe.stat().st_mode
+    probe.unlink()
     for path in folder.rglob("*"):
+        if path.is_file():
+            path.chmod(mode)  # safetensors writes files that their owner alone can read
         sync(path)
     sync(folder)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,27 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(folder, monkeypatch, na
     path.unlink()
     assert CliRunner().invoke(app, arguments, catch_exceptions=False).exit_code == 0
     assert path.exists()
+
+
+def test_no_file_is_written_twice_or_over_what_is_read(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder / "link.npy").unlink(missing_ok=True)
+    (folder / "link.npy").symlink_to("texts.txt")
+    sif = ["--method", "sif", "--save-component"]
+    for arguments, says in (
+        (["words.bin", "texts.txt", "--out", "same.npy", *sif, "./same.npy"], "written and written"),
+        (["words.bin", "texts.txt", "--out", "link.npy"], "read and written"),
+        (["words.bin", "rows.tsv", "--out", "rows.tsv", "--text-column", "text"], "read and written"),
+        (["words.bin", "rows.tsv", *sif, "c.npy", "--fit-on", "texts.txt", "--out", "texts.txt"], "read and"),
+        (["words.bin", "texts.txt", *sif, "c.txt", "--out", "e.npy"], r"writes a .npy file, not 'c\.txt'"),
+    ):
+        before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+        done = CliRunner().invoke(app, ["embed", *arguments, "--force"])
+        assert re.search(says, f"{done.exception}{done.stderr}"), arguments
+        assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    asked = ["evaluate", "classifier", "rows.tsv", "--plot", "rows.tsv", "--force"]
+    with pytest.raises(WordloomError, match="picture format"):
+        CliRunner().invoke(app, asked, catch_exceptions=False)
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "embed"])

@@ -54,9 +54,9 @@ def wordloom(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     """The command, run in this process; a subprocess would import torch anew each time."""
     from wordloom.cli import main
 
-    def run(*arguments: object, stdin: str = "") -> Ran:
+    def run(*arguments: object, stdin: str | io.TextIOWrapper = "") -> Ran:
         monkeypatch.setattr(sys, "argv", ["wordloom", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin) if isinstance(stdin, str) else stdin)
         with pytest.raises(SystemExit) as left:
             main()
         return Ran(int(left.value.code or 0), *capsys.readouterr())
@@ -73,6 +73,15 @@ def test_a_continuation_follows_its_prompt(
     assert ran.stderr == (
         "given: max_new_tokens 12, seed 3 | generation_config.json: top_k 7 | default: temperature 0.8\n"
     )
+
+
+@pytest.mark.parametrize("command", [("chat",), ("generate", "--prompt", "-")])
+def test_input_that_is_not_utf8_says_so(wordloom, checkpoint, command):
+    verb, *rest = command
+    piped = io.TextIOWrapper(io.BytesIO(b"ab\n\xff\n"), encoding="utf-8", errors="surrogateescape")
+    ran = wordloom(verb, checkpoint, *rest, stdin=piped)
+    assert ran.returncode == 2
+    assert "wordloom: standard input is not utf-8 (byte 0xff); convert it\n" in ran.stderr
 
 
 def test_a_prompt_from_stdin_keeps_all_but_its_final_line_break(

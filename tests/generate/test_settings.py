@@ -60,6 +60,9 @@ def test_what_is_not_offered_is_named() -> None:
         ("greedy", "holds 'greedy', not a table"),
         ({"eos_token_id": "</s>"}, "eos_token_id is '</s>', not a token id or a list"),
         ({"eos_token_id": [1, None]}, r"eos_token_id is \[1, None\]"),
+        ({"eos_token_id": -5}, "eos_token_id is -5, not a token id"),
+        ({"do_sample": "no"}, "do_sample is 'no', not true or false"),
+        ({"do_sample": [True]}, r"do_sample is \[True\], not true or false"),
         ({"stop_strings": 1.5}, "stop_strings is 1.5, not a text or a list"),
     ],
 )

@@ -8,7 +8,15 @@ from tests.models.test_modified_layers import FAMILIES
 from torch import nn
 
 from wordloom.errors import ConfigError
-from wordloom.models import BagOfWordsConfig, RNNClassifierConfig, build, config_from, skeleton
+from wordloom.models import (
+    BagOfWordsConfig,
+    GPTConfig,
+    RNNClassifierConfig,
+    TransformerConfig,
+    build,
+    config_from,
+    skeleton,
+)
 
 LABELS = {"0": "no", "1": "yes"}
 EVERY = {
@@ -48,6 +56,12 @@ def test_a_parameter_or_buffer_without_a_rule_is_named(name):
     else:
         with pytest.raises(ConfigError, match=r"has no rule for [\w.]*extra; fill"):
             model.init_weights()
+
+
+def test_sinusoidal_positions_of_an_odd_size_are_refused_at_once():
+    for config in (GPTConfig, TransformerConfig):
+        with pytest.raises(ConfigError, match="even"):
+            config(dim=15, n_heads=3, positions="sinusoidal")
 
 
 def test_inference_tensors_are_filled_unchecked():

@@ -16,6 +16,7 @@ from wordloom.recipe.data import TranslationData
 from wordloom.recipe.table import Table, descriptions, table_of
 from wordloom.recipe.vectors import VectorRecipe, load_vector_recipe
 from wordloom.run import train
+from wordloom.run.tasks.building import model_settings
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 
@@ -246,6 +247,10 @@ def test_what_is_wrong_in_a_file_is_one_clear_line(tmp_path):
     assert "is not a TOML file: Exceeds the limit" in error(right.replace("= 1", f"= {long}"))
     assert "99999999999999999999... is an integer beyond" in error(right, f"train.steps={long}")
     assert "train.steps is an integer beyond" in error(right, f"train.steps=0x{long}")
+    deep = "[" * 5000 + "]" * 5000
+    assert "is not a TOML file: maximum recursion depth" in error(right.replace("= 1", f"= {deep}"))
+    assert "has too many lists or tables in each other" in error(right, f"train.steps={deep}")
+    assert "'train.objective' cannot be [1, 2]" in error(right, "train.objective=[1, 2]")
     assert "seed is an integer beyond" in error(right, "seed=-9223372036854775808")
     assert "'train.threads' cannot be 100000: input should be less than" in error(
         right, "train.threads=100000"
@@ -351,6 +356,18 @@ def test_every_key_has_a_description():
 
     for kind in (Recipe, VectorRecipe, *DATA.values()):
         assert missing(kind, "") == []
+
+
+def test_a_preset_that_is_no_name_is_one_clear_line():
+    recipe = load_recipe("quickstart", ["model.preset=[1, 2]"])
+    with pytest.raises(RecipeError, match=r"unknown model.preset \[1, 2\]; allowed: gpt, "):
+        model_settings(recipe)
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    path = shipped_recipes()["quickstart"]
+    (tmp_path / "quickstart.toml").write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load_recipe(tmp_path / "quickstart.toml") == load_recipe("quickstart")
 
 
 def test_two_budgets_are_refused():

@@ -100,6 +100,7 @@ def test_report_side_by_side(run, folder, text_file):
     ("arguments", "message"),
     [
         (["train", "{text}", "--out", "{folder}"], "has a tokenizer already"),
+        (["train", "{text}", "--out", "{config}"], "has a tokenizer already (tokenizer_config.json)"),
         (["train", "{text}", "--out", "{folder}x", "--kind", "bpa"], "did you mean 'bpe'"),
         (["train", "{text}x", "--out", "{folder}x"], "text.txtx"),
         (
@@ -113,8 +114,9 @@ def test_report_side_by_side(run, folder, text_file):
         (["encode", "{folder}", "-"], "standard input is not UTF-8 (byte 1)"),
     ],
 )
-def test_mistakes_are_one_line(run, arguments, message, folder, text_file):
-    filled = [argument.format(folder=folder, text=text_file) for argument in arguments]
+def test_mistakes_are_one_line(run, arguments, message, folder, text_file, tmp_path):
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    filled = [argument.format(folder=folder, text=text_file, config=tmp_path) for argument in arguments]
     code, shown, errors = run(*filled, stdin=b"a\xff")
     assert (code, shown) == (2, b"")
     assert message in errors

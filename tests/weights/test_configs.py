@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wordloom.errors import CheckpointError
@@ -97,6 +97,8 @@ transformers = st.builds(
 
 
 @given(gpts | gpt2s | llamas | transformers)
+@example(LlamaConfig(dim=36, n_heads=4, head_dim=8))  # whose dim gives heads of no possible size
+@example(LlamaConfig(dim=35, n_heads=7, n_kv_heads=1, head_dim=2))
 @settings(max_examples=100, deadline=None)
 def test_reading_what_was_written_gives_an_equal_config(config: Any) -> None:
     written = config_to_json(config, {"eos_token_id": 3})
@@ -232,6 +234,10 @@ def test_rope_settings_old_and_new(settings: dict[str, Any], theta: float, scali
         ({"model_type": "gpt2", "quantization_config": {"bits": 4}}, "quantization_config"),
         ({"model_type": "gpt2", "n_embd": "768"}, "'dim' takes int, not '768'"),
         ({"model_type": "gpt2", "n_embd": 767}, "767"),
+        *(
+            (LLAMA | {"architectures": value}, '"architectures" must be a list of names')
+            for value in (5, [5], {"a": 1}, "LlamaForCausalLM")
+        ),
         ({"model_type": "openai-gpt", "afn": "gelu_exact"}, "afn = 'gelu_exact'"),
         (LLAMA | {"hidden_act": "xielu"}, "hidden_act = 'xielu'"),
         (LLAMA | {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope_type 'yarn'"),

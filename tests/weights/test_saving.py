@@ -86,6 +86,31 @@ def test_an_existing_checkpoint_is_not_overwritten_unasked(tmp_path: Path) -> No
         save_model(llama, tmp_path / "metrics.jsonl", overwrite=True)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["generation_config.json", "tokenizer.json", "recipe.toml", "modules.json", "vocabulary.json",
+     "source_tokenizer/tokenizer.json"],
+)  # fmt: skip
+def test_a_file_of_another_content_is_not_replaced_unasked(tmp_path: Path, name: str) -> None:
+    given: dict[str, Any] = {"tokenizer": FakeTokenizer(), "files": {"recipe.toml": "[train]"}}
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(
+        CheckpointError, match=r"\((\w+\.(json|toml)|source_tokenizer)\); choose another folder"
+    ):
+        save_model(build(CONFIG), tmp_path, **given)
+    assert contents(tmp_path) == {name: b"mine"}
+    save_model(build(CONFIG), tmp_path, overwrite=True, **given)
+    assert b"mine" not in contents(tmp_path).values()
+
+
+def test_a_file_of_the_same_content_is_no_obstacle_and_all_files_have_one_mode(tmp_path: Path) -> None:
+    FakeTokenizer().save_pretrained(tmp_path)
+    save_model(build(CONFIG), tmp_path, tokenizer=FakeTokenizer(), max_shard_size=3000)
+    (tmp_path / "other").touch()
+    assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1
+
+
 def test_a_folder_with_other_things_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text("")
     (tmp_path / "checkpoints").mkdir()

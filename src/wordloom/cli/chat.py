@@ -12,6 +12,7 @@ import typer
 
 from wordloom.cli import options
 from wordloom.cli.generate import given_settings, print_note, start_now
+from wordloom.cli.usage import decoded_stdin
 
 
 def command(
@@ -77,7 +78,8 @@ def command(
 def _lines(terminal: bool) -> Iterator[str]:
     """Yield the lines that are typed or piped."""
     if not terminal:
-        yield from (line.removesuffix("\n") for line in sys.stdin)
+        with decoded_stdin():
+            yield from (line.removesuffix("\n") for line in sys.stdin)
         return
     with suppress(ImportError):
         import readline  # noqa: F401 - line editing and history

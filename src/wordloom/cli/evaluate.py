@@ -122,7 +122,7 @@ def command(
     check_options(ctx, contents, kind, evaluation, uses, files=bool(sources))
     if plot is None and translations is None:
         refuse(ctx, "without --plot or --translations no file is written", "force")
-    refuse_existing(translations, plot=plot, force=force)
+    refuse_existing(translations, plot=plot, force=force, inputs=(*(sources or ()), *(targets or ())))
     model = kind.load(contents, device, dtype)
     given = {**ctx.params, "plot": plot, "translations": translations}  # ctx.params holds paths as text
     settings = {name: given[name] for name in evaluation.all_options}

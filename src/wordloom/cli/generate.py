@@ -12,7 +12,7 @@ import typer
 
 from wordloom.cli import options
 from wordloom.cli.options import option
-from wordloom.cli.usage import is_given, refuse
+from wordloom.cli.usage import decoded_stdin, is_given, refuse
 
 if TYPE_CHECKING:
     from wordloom.generate import Completion
@@ -81,7 +81,10 @@ def command(
     elif lm.tokenizer is None:
         raise GenerationError(f"{checkpoint} has no tokenizer: give token ids, such as --ids 1,2,3")
     else:
-        prompts = [sys.stdin.read().removesuffix("\n") if text == "-" else text for text in prompt or [""]]
+        with decoded_stdin():
+            prompts = [
+                sys.stdin.read().removesuffix("\n") if text == "-" else text for text in prompt or [""]
+            ]
     if score:
         result = _score(lm, prompts, score, specials, quiet=as_json)
     elif next_ is not None:

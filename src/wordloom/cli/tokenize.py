@@ -65,9 +65,10 @@ def train(
     from wordloom.progress import tokenizer_progress
     from wordloom.text import Tokenizer
 
-    if (out / "tokenizer.json").exists() and not force:
+    there = [name for name in ("tokenizer.json", "tokenizer_config.json") if (out / name).exists()]
+    if there and not force:
         raise TokenizerError(
-            f"'{out}' has a tokenizer already: choose another --out, or replace it with --force"
+            f"'{out}' has a tokenizer already ({there[0]}): choose another --out, or replace it with --force"
         )
     if special_token and no_special_tokens:
         raise TokenizerError("give --special-token or --no-special-tokens, not both")

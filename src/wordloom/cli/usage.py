@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import io
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,17 +78,41 @@ def check_options(
         )
 
 
-def refuse_existing(*paths: Path | None, force: bool, plot: Path | None = None) -> None:
-    """Raise WordloomError if a file to write exists, unless ``force``, or if ``plot`` has no known format."""
+def refuse_existing(
+    *paths: Path | None, force: bool, plot: Path | None = None, inputs: Iterable[Path | str | None] = ()
+) -> None:
+    """Raise WordloomError for files that cannot be written.
+
+    These are files that exist, unless ``force``; files that are written twice, or that are among the
+    ``inputs``; and a ``plot`` of an unknown format.
+    """
     if plot is not None:
         from wordloom.inspect.figures import check_format
 
         check_format(plot)
-    for path in (*paths, plot):
-        if path is not None and path.is_dir():
+    uses = {os.path.realpath(path): "read" for path in inputs if path is not None}
+    for path in filter(None, (*paths, plot)):
+        if path.is_dir():
             raise WordloomError(f"'{path}' is a folder; name a file")
-        if path is not None and path.exists() and not force:
+        if path.exists() and not force:
             raise WordloomError(f"'{path}' exists; choose another name, or replace it with --force")
+        if use := uses.get(real := os.path.realpath(path)):
+            raise WordloomError(f"'{path}' would be {use} and written; choose another name")
+        uses[real] = "written"
+
+
+@contextmanager
+def decoded_stdin() -> Iterator[None]:
+    """Raise WordloomError where standard input, which the block reads as text, is in another encoding."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="strict")
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise WordloomError(
+            f"standard input is not {error.encoding} (byte {byte:#04x}); convert it"
+        ) from None
 
 
 def check_plot(ctx: typer.Context, plot: Path | None, *, force: bool) -> None:

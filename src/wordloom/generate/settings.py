@@ -140,13 +140,15 @@ def _check(checkpoint: Any) -> None:
         raise CheckpointError(
             f"{CHECKPOINT} holds {_short(checkpoint)}, not a table of settings; correct or remove it"
         )
-    for key, kind, what in (("eos_token_id", int, "a token id"), ("stop_strings", str, "a text")):
+    for key, fits, what in (
+        ("eos_token_id", lambda item: type(item) is int and item >= 0, "a token id or a list of such"),
+        ("stop_strings", lambda item: isinstance(item, str), "a text or a list of such"),
+        ("do_sample", lambda item: isinstance(item, bool), "true or false"),
+    ):
         value = checkpoint.get(key)
-        items = value if isinstance(value, list) else [] if value is None else [value]
-        if not all(isinstance(item, kind) and not isinstance(item, bool) for item in items):
-            raise CheckpointError(
-                f"{CHECKPOINT}: {key} is {_short(value)}, not {what} or a list of such; correct or remove it"
-            )
+        items = value if isinstance(value, list) and key != "do_sample" else [value]
+        if value is not None and not all(map(fits, items)):
+            raise CheckpointError(f"{CHECKPOINT}: {key} is {_short(value)}, not {what}; correct or remove it")
 
 
 def _short(value: Any) -> str:

@@ -57,6 +57,8 @@ class GPTConfig:
             raise ConfigError(
                 f"unknown positions {self.positions!r}; {did_you_mean(self.positions, allowed)}"
             )
+        if self.positions == "sinusoidal" and self.dim % 2:
+            raise ConfigError(f"sinusoidal positions need an even dim, not {self.dim}")
 
 
 class Block(nn.Module):

@@ -94,8 +94,8 @@ def read_recipe(
         path = _find(str(source), shipped)
         origin = path.name
         try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:  # also for an integer of more than 4,300 digits
+            values = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a mark first
+        except (ValueError, RecursionError) as error:  # also for an integer of more than 4,300 digits
             raise RecipeError(f"{path} is not a TOML file: {str(error).partition(';')[0]}") from None
         values.setdefault("name", path.stem)
     _check_kind(kind, values, origin)
@@ -276,6 +276,8 @@ def override_value(text: str) -> Any:
         value = text
     except ValueError:
         raise RecipeError(f"{text[:20]}... is an integer beyond {_LARGEST}; give a smaller one") from None
+    except RecursionError:
+        raise RecipeError(f"{text[:20]}... has too many lists or tables in each other") from None
     return None if value == "none" else value
 
 

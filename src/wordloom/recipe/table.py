@@ -195,7 +195,10 @@ def _chosen(
 ) -> tuple[type[Table] | None, OneOf | None]:
     """Return the class of the table in ``field``, and the union it belongs to."""
     union, table = union_of(field), table_of(field)
-    return (table if union is None else union.classes.get(_value(union.key, *root), table)), union
+    if union is None:
+        return table, None
+    value = _value(union.key, *root)
+    return (union.classes.get(value, table) if isinstance(value, str) else table), union
 
 
 def _value(key: str, recipe: type[Table], values: Mapping[str, Any], known: Mapping[str, Any] = {}) -> Any:

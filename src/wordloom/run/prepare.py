@@ -17,7 +17,7 @@ from wordloom.data.rows.labelled import ColumnChoice, CorpusPart, LabelledCorpus
 from wordloom.data.rows.labelled_documents import LabelledDocuments
 from wordloom.data.sets.expand import matches, walk
 from wordloom.data.sets.fetch import local_files, names_dataset
-from wordloom.errors import RecipeError
+from wordloom.errors import RecipeError, TokenizerError
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe, load_recipe
 from wordloom.recipe.data import CausalData, Columns, LabelColumns, SentenceData, Split, TextData
@@ -147,7 +147,10 @@ def recipe_tokenizer(
     }
     settings = {name: value for name, value in settings.items() if value is not None}
     progress.say(f"tokenizer   training a {t.kind} tokenizer on the training {what}")
-    tokenizer = Tokenizer.train(texts, kind=t.kind, lower=t.lower, **settings)
+    try:
+        tokenizer = Tokenizer.train(texts, kind=t.kind, lower=t.lower, **settings)
+    except TokenizerError as error:
+        raise TokenizerError(f"the training {what}, without the validation part: {error}") from None
     if tokenizer.training_report is not None:
         progress.say(f"tokenizer   {note}" for note in tokenizer.training_report.notes)
     return tokenizer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -141,9 +142,10 @@ def _config_from_settings(family: str, theirs: Mapping[str, Any]) -> Any:
     written = form.config_to(config)
     for field in fields(config):
         if written is not None and field.default is None and getattr(config, field.name) is not None:
-            left_open = replace(config, **{field.name: None})
-            if form.config_to(left_open) == written:
-                config = left_open
+            with suppress(ConfigError):  # the default is impossible beside the other settings
+                left_open = replace(config, **{field.name: None})
+                if form.config_to(left_open) == written:
+                    config = left_open
     return config
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -74,8 +76,9 @@ def save_model(
         files: names of further files and their texts.
         overwrite: replace a checkpoint that is in the folder.
 
-    Raises CheckpointError when the folder holds a checkpoint and ``overwrite`` is False, when the state does
-    not fit the config, and when the folder cannot be written.
+    Raises CheckpointError when ``overwrite`` is False and the folder holds a checkpoint, or a file of the
+    same name with another content; when the state does not fit the config; and when the folder cannot be
+    written.
     """
     config: Any
     config, state = (model.config, model.state_dict()) if isinstance(model, nn.Module) else model
@@ -107,6 +110,8 @@ def save_model(
                 (new / name).parent.mkdir(exist_ok=True)
                 (new / name).write_text(text, encoding="utf-8")
             _write_json(new / "config.json", config_json)
+            if not overwrite:
+                _refuse_replaced(new, folder)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder} could not be written: {error}") from error
 
@@ -174,13 +179,23 @@ def _refuse_existing(folder: Path, overwrite: bool) -> None:
     complete(folder)
     if overwrite or not folder.exists():
         return
-    names = [
-        path.name for path in folder.iterdir() if path.name == "config.json" or _WEIGHTS.fullmatch(path.name)
-    ]
+    here = ("config.json", *_STALE)
+    names = [path.name for path in folder.iterdir() if path.name in here or _WEIGHTS.fullmatch(path.name)]
+    _refuse_names(folder, names, "already holds a checkpoint")
+
+
+def _refuse_replaced(new: Path, folder: Path) -> None:
+    """Raise CheckpointError if a file in ``new`` would replace another content in ``folder``."""
+    names = [name for name in os.listdir(new) if (folder / name).exists()]
+    _, different, unread = filecmp.cmpfiles(new, folder, names, shallow=False)
+    _refuse_names(folder, [*different, *unread], "holds other files of the same name")
+
+
+def _refuse_names(folder: Path, names: Sequence[str], why: str) -> None:
     if names:
         raise CheckpointError(
-            f"{folder} already holds a checkpoint ({listed(sorted(names), most=3)}); choose another folder, "
-            "or replace it with overwrite=True (at the command --force)"
+            f"{folder} {why} ({listed(sorted(names), most=3)}); choose another folder, or replace them with "
+            "overwrite=True (at the command --force)"
         )
 
 

@@ -313,6 +313,15 @@ def test_links_lead_to_no_folder_twice(tmp_path: Path) -> None:
     assert sorted(texts(str(tmp_path / "here" / "**"))) == ["here/a.txt", "here/sub/b.txt", "there/c.txt"]
 
 
+def test_a_link_to_nothing_is_named_with_its_target(tmp_path: Path) -> None:
+    (tmp_path / "lost.txt").symlink_to("gone.txt")
+    (tmp_path / "one.txt").symlink_to("two.txt")
+    (tmp_path / "two.txt").symlink_to("one.txt")
+    for name, target in (("lost.txt", "gone.txt"), ("one.txt", "two.txt")):
+        with pytest.raises(DataError, match=rf"{name}' is a link to '{target}', where no file is; give the"):
+            texts(tmp_path / name)
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [

@@ -177,6 +177,8 @@ def _expand_one(given: str, accepts: Accepts, skipped: list[str] | None) -> list
                 f"no file matches '{given}'; check the pattern (quote it, so the shell leaves it)"
             )
         return files
+    if os.path.islink(path):
+        raise DataError(f"'{given}' is a link to '{os.readlink(path)}', where no file is; give the file")
     raise DataError(_missing(given, accepts))
 
 

@@ -58,8 +58,8 @@ def model_settings(recipe: Recipe) -> tuple[str, dict[str, Any]]:
         raise RecipeError("give either model.family with its settings, or model.preset")
     if preset is None:
         return str(family), table
-    if preset not in PRESETS:
-        raise RecipeError(f"unknown model.preset {preset!r}; {did_you_mean(preset, PRESETS)}")
+    if not isinstance(preset, str) or preset not in PRESETS:
+        raise RecipeError(f"unknown model.preset {preset!r}; {did_you_mean(str(preset), PRESETS)}")
     settings = dict(vars(PRESETS[preset]))
     gates = CELLS.get(str(table.get("cell")), ("f",))
     if "f" not in gates or table.get("bias") is False:

@@ -116,7 +116,10 @@ def task_of(theirs: Mapping[str, Any]) -> str | None:
     if "task" in own:
         return str(own["task"])
     kind = _KINDS.get(str(theirs.get("model_type")))
-    name = str((theirs.get("architectures") or [""])[0])
+    names = theirs.get("architectures") or [""]
+    if not isinstance(names, list) or not isinstance(names[0], str):
+        raise CheckpointError(f'"architectures" must be a list of names, not {names!r}')
+    name = names[0]
     if kind is None or not name.startswith(kind.stem):
         return None
     end = name.removeprefix(kind.stem)
