@@ -6,7 +6,7 @@ ranks cannot turn it into a mean of means.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +18,6 @@ from wordloom.data.batches.contiguous import ContiguousBatch
 from wordloom.data.batches.labelled import LabelBatch
 from wordloom.data.batches.masked import MaskedBatch
 from wordloom.data.batches.pairs import PairBatch
-from wordloom.errors import CheckpointError
 from wordloom.nn.head import head_loss
 
 
@@ -196,24 +195,12 @@ class TruncatedBPTT:
             f"carried.{i}.{j}": part for i, parts in enumerate(self.carried) for j, part in enumerate(parts)
         }
 
-    def load_state_tensors(self, tensors: dict[str, Tensor], model: Any, rows: int) -> None:
-        """Restore the :meth:`state_tensors` of ``rows`` streams; with 0 rows, nothing is carried.
-
-        Raises CheckpointError if a tensor is missing or has another shape.
-        """
-        self.carried = []
-        for i, layer in enumerate(model.blocks if rows else ()):
-            parts = []
-            for j, size in enumerate(layer.state_dims):
-                part = tensors.get(f"carried.{i}.{j}")
-                if part is None or part.shape != (rows, size):
-                    found = "is missing" if part is None else f"has the shape {tuple(part.shape)}"
-                    raise CheckpointError(
-                        f"the carried state 'carried.{i}.{j}' {found}, and {rows} streams need "
-                        f"{(rows, size)}; resume from an earlier checkpoint, or train anew"
-                    )
-                parts.append(part)
-            self.carried.append(tuple(parts))
+    def load_state_tensors(self, tensors: dict[str, Tensor], layers: Iterable[Any]) -> None:
+        """Restore the :meth:`state_tensors` of ``layers``."""
+        self.carried = [
+            tuple(tensors[f"carried.{i}.{j}"] for j in range(len(layer.state_dims)))
+            for i, layer in enumerate(layers)
+        ]
 
 
 class Translation:

@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 import wordloom
 from wordloom.errors import CheckpointError, NonFiniteError, RecipeError
 from wordloom.recipe import load_recipe
 from wordloom.run import train
 from wordloom.run.folder import RunFolder, locked
-from wordloom.weights.integrity import read_values, write_state
 
 TIMING = {"seconds", "seconds_left", "tokens_per_second", "data_wait_share", "memory_mb", "flop_utilisation"}
 
@@ -493,18 +492,6 @@ def test_a_flipped_byte_in_a_checkpoint_is_found(recipe, short_run):
         train(recipe(), SHORT, out=short_run, resume=True)
     shutil.rmtree(short_run / "checkpoints/step-3")
     with pytest.raises(CheckpointError, match=r"no checkpoint before it is left: .*--force"):
-        train(recipe(), SHORT, out=short_run, resume=True)
-
-
-def test_a_checkpoint_with_weights_that_are_not_finite_is_refused(recipe, short_run):
-    newest = short_run / "checkpoints/step-6"
-    weights = load_file(newest / "model.safetensors")
-    weights["model.norm.weight"][0] = math.nan
-    save_file(weights, newest / "model.safetensors", metadata={"format": "pt"})
-    write_state(newest, read_values(newest))
-    with pytest.raises(
-        CheckpointError, match=r"final_norm.weight is not finite; remove .* before it, step-3"
-    ):
         train(recipe(), SHORT, out=short_run, resume=True)
 
 

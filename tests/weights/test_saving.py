@@ -69,7 +69,9 @@ def test_an_existing_checkpoint_is_not_overwritten_unasked(tmp_path: Path) -> No
     (tmp_path / "metrics.jsonl").write_text("{}")
     before = contents(tmp_path)
     llama = build(config_from("llama", **SHAPE))
-    with pytest.raises(CheckpointError, match=r"already holds a checkpoint \(config.* and \d+ more\)"):
+    with pytest.raises(
+        CheckpointError, match=r"already holds files of a checkpoint \(config.* and \d+ more\)"
+    ):
         save_model(llama, tmp_path)
     assert contents(tmp_path) == before
     save_model(llama, tmp_path, overwrite=True)
@@ -80,7 +82,7 @@ def test_an_existing_checkpoint_is_not_overwritten_unasked(tmp_path: Path) -> No
     (tmp_path / "pytorch_model.bin").write_text("old")
     (tmp_path / "config.json").unlink()
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"already holds a checkpoint \(pytorch_model\.bin\)"):
+    with pytest.raises(CheckpointError, match=r"already holds files of a checkpoint \(pytorch_model\.bin\)"):
         save_model(llama, tmp_path)
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl is a file"):
         save_model(llama, tmp_path / "metrics.jsonl", overwrite=True)

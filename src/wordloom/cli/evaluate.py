@@ -108,7 +108,7 @@ def command(
     of its settings.
     """
     from wordloom.run.checkpoint.kinds import KINDS, kind_of
-    from wordloom.run.checkpoint.loaders import read_checkpoint
+    from wordloom.run.checkpoint.loaders import Request, read_checkpoint
 
     contents = read_checkpoint(checkpoint)
     kind = kind_of(contents)
@@ -127,7 +127,7 @@ def command(
     given = {**ctx.params, "plot": plot, "translations": translations}  # ctx.params holds paths as text
     settings = {name: given[name] for name in evaluation.all_options}
     began = time.perf_counter()
-    scores = evaluation.run(contents, model, sources or [], TerminalReporter(), **settings)
+    scores = evaluation.run(Request(contents, sources or [], TerminalReporter()), model, **settings)
     seconds = time.perf_counter() - began
     if json:
         facts = {"checkpoint": str(checkpoint), "task": evaluation.name, "seconds": round(seconds, 3)}

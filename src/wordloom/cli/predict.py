@@ -47,7 +47,7 @@ def command(
     probable tokens for each mask.
     """
     from wordloom.run.checkpoint.kinds import KINDS, kind_of
-    from wordloom.run.checkpoint.loaders import read_checkpoint
+    from wordloom.run.checkpoint.loaders import Request, read_checkpoint
 
     contents = read_checkpoint(checkpoint)
     kind = kind_of(contents)
@@ -66,7 +66,7 @@ def command(
     model = kind.load(contents, device, dtype)
     settings = {name: ctx.params[name] for name in prediction.all_options}
     truncated = []
-    rows = prediction.run(contents, model, sources or ["-"], TerminalReporter(), **settings)
+    rows = prediction.run(Request(contents, sources or ["-"], TerminalReporter()), model, **settings)
     for number, row in enumerate(rows, 1):
         print(json_module.dumps(row.facts, ensure_ascii=False) if json else row.line)
         if row.truncated:

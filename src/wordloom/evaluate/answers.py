@@ -114,7 +114,11 @@ def answer_scores(
     version: Version = "2.0" if any(question.is_impossible for question in rows) else "1.1"
     _check(rows, predictions, no_answer, threshold)
     given = [predictions[question.id] for question in rows]
-    raw = _match_values(rows, given, version)
+    pairs = [(text, [a.text for a in row.answers]) for text, row in zip(given, rows, strict=True)]
+    raw: dict[str, Floats] = {
+        "exact_match": np.array([exact_match(text, gold, version=version) for text, gold in pairs]),
+        "f1": np.array([f1_score(text, gold, version=version) for text, gold in pairs]),
+    }
     answerable = np.array([not question.is_impossible for question in rows])
     empty = np.array([not text for text in given])
     kept, said_none = raw, empty
@@ -123,7 +127,8 @@ def answer_scores(
         kept = {name: np.where(above, ~answerable, values) for name, values in raw.items()}
         said_none = empty | above
     signed = {**(settings or {}), "squad": version, "threshold": "no" if threshold is None else threshold}
-    texts = _numbered(question.context for question in rows)
+    known: dict[str, int] = {}  # equal numbers for questions about one text
+    texts = np.array([known.setdefault(question.context, len(known)) for question in rows], np.int64)
 
     def mean(name: str, metric: str, part: Bools) -> Score:
         return _mean(name, kept[metric][part], texts[part], signed)
@@ -170,21 +175,6 @@ def _check(
         raise EvaluationError(
             f"{unread.place}: has no answer to compare with; read the questions with answers"
         )
-
-
-def _match_values(rows: Sequence[Question], given: Sequence[str], version: Version) -> dict[str, Floats]:
-    """Return exact match and F1 of each question: [questions] each."""
-    pairs = [(text, [a.text for a in row.answers]) for text, row in zip(given, rows, strict=True)]
-    return {
-        "exact_match": np.array([exact_match(text, gold, version=version) for text, gold in pairs]),
-        "f1": np.array([f1_score(text, gold, version=version) for text, gold in pairs]),
-    }
-
-
-def _numbered(names: Iterable[str]) -> Ints:
-    """Return a number for each name, equal for equal names."""
-    known: dict[str, int] = {}
-    return np.array([known.setdefault(name, len(known)) for name in names], np.int64)
 
 
 def _mean(name: str, values: Floats, texts: Ints, signed: Mapping[str, object]) -> Score:

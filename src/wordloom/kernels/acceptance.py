@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 log = logging.getLogger(__name__)
+_log_once = functools.cache(log.debug)
 
 _PLAIN = (Tensor, nn.Parameter)
 
@@ -24,9 +25,4 @@ def plain(*tensors: Tensor | None) -> bool:
 def fall_back(path: str, reason: str) -> None:
     """Log once, at debug level, that ``path`` calls the modules and why."""
     if not torch.compiler.is_compiling():
-        _log_once(path, reason)
-
-
-@functools.cache
-def _log_once(path: str, reason: str) -> None:
-    log.debug("%s calls the modules: %s", path, reason)
+        _log_once("%s calls the modules: %s", path, reason)

@@ -368,7 +368,11 @@ class Recurrent(nn.Module):
         if self.cell == "lstm_1997":  # an LSTM whose forget gate is open
             H = self.hidden_dim
             b = w.new_zeros(3 * H) if b is None else b
-            w, u, b = (_between(part, H, fill) for part, fill in ((w, 0.0), (u, 0.0), (b, _OPEN)))
+            # rows for an always open gate, after those of the first gate
+            w, u, b = (
+                torch.cat([part[:H], torch.full_like(part[:H], fill), part[H:]])
+                for part, fill in ((w, 0.0), (u, 0.0), (b, _OPEN))
+            )
         biases: list[Tensor] = []
         if b is not None:
             other = torch.zeros_like(b)
@@ -377,8 +381,3 @@ class Recurrent(nn.Module):
             biases = [b, other]
         projection = [] if self.state_proj is None else [self.state_proj.weight]
         return [w, u, *biases, *projection], bool(biases)
-
-
-def _between(part: Tensor, H: int, fill: float) -> Tensor:
-    """Return ``part`` with rows of ``fill`` for an always open gate after the first gate's rows."""
-    return torch.cat([part[:H], torch.full_like(part[:H], fill), part[H:]])

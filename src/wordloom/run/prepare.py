@@ -219,12 +219,6 @@ def training_columns(recipe: Recipe | None, *objectives: str) -> ColumnChoice | 
     return ColumnChoice(text=text, answer=answer, header=d.header if isinstance(d, LabelColumns) else None)
 
 
-def text_columns(recipe: Recipe | None, *objectives: str) -> ColumnChoice | None:
-    """Return the columns of :func:`training_columns` if they include those of the texts, else None."""
-    named = training_columns(recipe, *objectives)
-    return named if named is not None and named.text is not None else None
-
-
 def divided(
     recipe: Recipe, read: Callable[[Any], list[Item]], noun: str, group: Callable[[Item], str] | None = None
 ) -> dict[str, list[Item]]:

@@ -32,7 +32,6 @@ from wordloom.training.checkpoint import (
     checkpoint_steps,
     environment_changes,
     latest_checkpoint,
-    not_finite,
     read_state,
     write_checkpoint,
 )
@@ -43,7 +42,6 @@ from wordloom.training.schedules import learning_rate_share
 from wordloom.training.stopping import sigterm_interrupts
 from wordloom.training.trainer import Hook
 from wordloom.weights import load_model
-from wordloom.weights.integrity import advice_if_damaged
 
 
 @dataclass(frozen=True)
@@ -276,10 +274,6 @@ def _restore(trainer: Trainer, resumed: Resumed, progress: TrainingProgress) -> 
     """Load the state of the checkpoint, and report what has changed since it was saved."""
     checkpoint, tensors, values = resumed
     trainer.load_state_dict(tensors, {**values, "total_steps": trainer.total_steps})
-    if (name := not_finite(trainer)) is not None:
-        raise CheckpointError(
-            f"cannot continue from {checkpoint}: {name} is not finite; {advice_if_damaged(checkpoint)}"
-        )
     trainer.last_checkpoint = str(checkpoint)
     if (changes := environment_changes(trainer, values["environment"])) is not None:
         progress.say(changes)

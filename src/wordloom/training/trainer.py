@@ -227,13 +227,13 @@ class Trainer:
         return tensors, values
 
     def load_state_dict(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`'s state; raise CheckpointError for a carried state that does not fit."""
+        """Restore the state of :meth:`state_dict`."""
         self.optimizer.load_state_tensors(tensors)
         if self.average is not None:
             self.average.load_state_tensors(tensors)
         if isinstance(self.objective, TruncatedBPTT):
-            rows = self.settings.batch_size if values["step"] else 0
-            self.objective.load_state_tensors(tensors, self.model, rows)
+            layers: Any = self.model.blocks if values["step"] else ()
+            self.objective.load_state_tensors(tensors, layers)
         self.step, self.samples = values["step"], values["samples"]
         self.total_steps, self.seed = values["total_steps"], values["seed"]
         if self.optimizer.converged:

@@ -20,7 +20,7 @@ from wordloom.weights.integrity import check_files
 from wordloom.weights.renaming import Renaming, Row, listed, require_equal
 from wordloom.weights.tensors import Stored, open_tensors, read_json
 
-log = logging.getLogger(__name__)
+_log_once = cache(logging.getLogger(__name__).log)
 
 # Settings that do not change the computation, or whose difference shows in a shape.
 _MAY_DIFFER = ("max_seq_len", "hidden_dim", "source_vocab_size", "teacher_forcing")
@@ -147,7 +147,7 @@ class _Weights:
             # masks and the like are computed again; a head has trained weights that are left behind
             level = logging.WARNING if any(map(is_head, kinds)) else logging.INFO
             unused = f"{len(self.matched.ignored)} tensors not used: {listed(kinds)}"
-            _log_once(level, f"{self.folder}: {unused}{self._advice(kinds)}")
+            _log_once(level, "%s: %s%s", self.folder, unused, self._advice(kinds))
 
     def _check_shapes(self, model: nn.Module) -> None:
         shapes = {name: tensor.to("meta") for name, tensor in model.state_dict().items()}
@@ -173,11 +173,6 @@ class _Weights:
         if not heads or self._json.get("architectures"):
             return ""
         return f'; to load {listed(heads)}, name its class as "architectures" in config.json'
-
-
-@cache
-def _log_once(level: int, message: str) -> None:
-    log.log(level, "%s", message)
 
 
 def renaming_of(config: Any, *, own: bool | None = None) -> Renaming:

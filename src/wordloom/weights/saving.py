@@ -111,7 +111,8 @@ def save_model(
                 (new / name).write_text(text, encoding="utf-8")
             _write_json(new / "config.json", config_json)
             if not overwrite:
-                _refuse_replaced(new, folder)
+                _, different, missing = filecmp.cmpfiles(new, folder, os.listdir(new), shallow=False)
+                _refuse_names(folder, [*different, *(name for name in missing if (folder / name).exists())])
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder} could not be written: {error}") from error
 
@@ -181,21 +182,14 @@ def _refuse_existing(folder: Path, overwrite: bool) -> None:
         return
     here = ("config.json", *_STALE)
     names = [path.name for path in folder.iterdir() if path.name in here or _WEIGHTS.fullmatch(path.name)]
-    _refuse_names(folder, names, "already holds a checkpoint")
+    _refuse_names(folder, names)
 
 
-def _refuse_replaced(new: Path, folder: Path) -> None:
-    """Raise CheckpointError if a file in ``new`` would replace another content in ``folder``."""
-    names = [name for name in os.listdir(new) if (folder / name).exists()]
-    _, different, unread = filecmp.cmpfiles(new, folder, names, shallow=False)
-    _refuse_names(folder, [*different, *unread], "holds other files of the same name")
-
-
-def _refuse_names(folder: Path, names: Sequence[str], why: str) -> None:
+def _refuse_names(folder: Path, names: Sequence[str]) -> None:
     if names:
         raise CheckpointError(
-            f"{folder} {why} ({listed(sorted(names), most=3)}); choose another folder, or replace them with "
-            "overwrite=True (at the command --force)"
+            f"{folder} already holds files of a checkpoint ({listed(sorted(names), most=3)}); choose another "
+            "folder, or replace them with overwrite=True (at the command --force)"
         )
 
 

@@ -389,6 +389,6 @@ def test_a_translator_saves_itself(translator, tmp_path):
     translator.save_pretrained(tmp_path / "again")
     again = wordloom.load(tmp_path / "again")
     assert list(again.translate(SOURCES[:2])) == list(translator.translate(SOURCES[:2]))
-    with pytest.raises(wordloom.WordloomError, match="already holds a checkpoint"):
+    with pytest.raises(wordloom.WordloomError, match="already holds files of a checkpoint"):
         again.save_pretrained(tmp_path / "again")
     again.save_pretrained(tmp_path / "again", overwrite=True)

@@ -213,7 +213,7 @@ def test_a_mean_is_rounded_once_and_keeps_the_type(tmp_path):
         wide = torch.stack([state[name].float() for state in states]).sum(0) / 3
         assert torch.equal(tensor, wide.bfloat16())
     assert wordloom.load(tmp_path / "mean").generate("a", max_new_tokens=2, seed=0).startswith("")
-    with pytest.raises(CheckpointError, match="mean already holds a checkpoint"):
+    with pytest.raises(CheckpointError, match="mean already holds files of a checkpoint"):
         wordloom.run.average(folders, tmp_path / "mean")
 
 

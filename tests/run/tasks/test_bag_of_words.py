@@ -249,7 +249,7 @@ def test_saved_again_it_is_the_same(recipe, tmp_path):
     for name in ("copy", "other"):
         for file in ("model.safetensors", "vocabulary.json", "config.json"):
             assert (tmp_path / name / file).read_bytes() == (tmp_path / "run" / file).read_bytes()
-    with pytest.raises(CheckpointError, match="already holds a checkpoint"):
+    with pytest.raises(CheckpointError, match="already holds files of a checkpoint"):
         classifier.save_pretrained(tmp_path / "copy")
 
 

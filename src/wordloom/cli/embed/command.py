@@ -164,11 +164,11 @@ def _check_vectors(path: Path) -> None:
 def _of_training(folder: Path) -> dict[str, Any]:
     """Return the columns of single texts, else the field, that the recipe of the run in ``folder`` names."""
     from wordloom.run.checkpoint.loaders import read_checkpoint
-    from wordloom.run.prepare import text_columns
+    from wordloom.run.prepare import training_columns
 
     checkpoint = read_checkpoint(folder)
     recipe = checkpoint.recipe
-    columns = None if recipe is None else text_columns(recipe, recipe.train.objective)
+    columns = None if recipe is None else training_columns(recipe, recipe.train.objective)
     if columns is not None and isinstance(columns.text, str | int):
         return {"default": columns}
     return {"field": checkpoint.field}

@@ -83,7 +83,8 @@ def evaluate(
     if agreements:
         table = output.new_table("pairs", "Spearman", "Pearson", "compared", "skipped")
         for name, agreement in agreements.items():
-            numbers = (_correlation(each.statistic) for each in (agreement.spearman, agreement.pearson))
+            both = (agreement.spearman.statistic, agreement.pearson.statistic)
+            numbers = ("undefined" if math.isnan(value) else f"{value:.4f}" for value in both)
             table.add_row(name, *numbers, f"{agreement.pairs:,}", f"{agreement.unknown:,}")
         console.print(table)
         console.print()
@@ -127,10 +128,6 @@ def _counts(sections: Sequence[Section]) -> list[str]:
     right, asked = sum(len(s.correct) for s in sections), sum(s.asked for s in sections)
     left_out = sum(s.skipped for s in sections)
     return [f"{right:,}", f"{asked:,}", f"{left_out:,}", f"{right / asked:.2%}" if asked else "none asked"]
-
-
-def _correlation(value: float) -> str:
-    return "undefined" if math.isnan(value) else f"{value:.4f}"
 
 
 def _analogies_facts(result: Analogies) -> dict[str, Any]:

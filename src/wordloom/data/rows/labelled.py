@@ -231,8 +231,7 @@ class LabelledCorpus:
 
     @property
     def _how(self) -> dict[str, Any]:
-        names = ("text", "header", "encoding_errors", "default")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("text", "header", "encoding_errors", "default")}
 
     def _read(self, sources: Sources) -> Iterator[LabelledRow]:
         return labelled_rows(sources, label=self.label, **self._how)

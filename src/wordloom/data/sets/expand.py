@@ -28,7 +28,7 @@ from wordloom.data.sets.catalogue import DATASETS
 from wordloom.data.sets.fetch import files_of, local_files, names_dataset, resolve
 from wordloom.errors import DataError, did_you_mean
 
-_log = logging.getLogger(__name__)
+_warn_once = cache(logging.getLogger(__name__).warning)
 
 JSON: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
 
@@ -136,7 +136,7 @@ def report_repeated(files: Iterable[Source]) -> None:
     if repeated:
         names = list(repeated)
         more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-        _warn_once(
+        _warn_once(  # a run expands its sources several times
             f"named more than once, and read as often: {', '.join(map(repr, names[:3]))}{more}; name each "
             "file once unless its rows are to count again"
         )
@@ -148,11 +148,6 @@ def refuse_shared(training: Iterable[Source], validation: Iterable[Source]) -> N
     for source in validation:
         if os.path.realpath(source.path) in trained_on:
             raise DataError(f"{source.name}: is both a training and a validation file; take it from one")
-
-
-@cache
-def _warn_once(message: str) -> None:
-    _log.warning(message)  # a run expands its sources several times
 
 
 def _expand_one(given: str, accepts: Accepts, skipped: list[str] | None) -> list[Source]:

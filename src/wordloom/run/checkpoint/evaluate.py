@@ -1,8 +1,8 @@
 """The evaluations of checkpoints: of fine-tuned models by their rows, and of each other kind of checkpoint.
 
-Each function takes a checkpoint, its loaded model and the files to score.  Without files it scores the
-validation data that the recipe in the folder names, as they were read in training.  The keyword arguments
-after ``reporter`` are options of ``wordloom evaluate``.
+Each function takes a request and the loaded model.  Without files it scores the validation data that the
+recipe in the folder names, as they were read in training.  The keyword arguments are options of
+``wordloom evaluate``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from wordloom.evaluate.score import perplexity_of
 from wordloom.files import write_text
 from wordloom.inspect.score_plots import draw_confusion
 from wordloom.recipe.data import CausalData, QuestionData, TextData, TranslationData
-from wordloom.run.checkpoint.loaders import Checkpoint, ColumnNames, Reporter, Sources, report_columns
+from wordloom.run.checkpoint.loaders import ColumnNames, Request, report_columns
 from wordloom.run.models.embedder import Embedder
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.sentence_folder import pooling_of
@@ -53,10 +53,8 @@ PAIRS_HINT = "; pairs of texts and their scores take --task similarity"
 
 
 def evaluate_text(
-    checkpoint: Checkpoint,
+    request: Request,
     lm: LanguageModel,
-    sources: Sources,
-    reporter: Reporter,
     *,
     first: int | None = None,
     field: str | None = None,
@@ -72,11 +70,11 @@ def evaluate_text(
     ``windows`` are settings of :func:`wordloom.evaluate.perplexity`.  A model trained on texts behind their
     labels is scored on each text given its label.
     """
-    if sources:
-        field = field or checkpoint.field or "text"
-        texts = documents(sources, field=field, separator=separator, encoding_errors=encoding_errors)
+    if request.sources:
+        field = field or request.checkpoint.field or "text"
+        texts = documents(request.sources, field=field, separator=separator, encoding_errors=encoding_errors)
     else:
-        recipe = checkpoint.validation_recipe
+        recipe = request.checkpoint.validation_recipe
         if isinstance(recipe.data, CausalData) and recipe.data.label_prefix:
             if per_word or joined or first is not None:
                 raise EvaluationError(
@@ -87,7 +85,7 @@ def evaluate_text(
     tokenizer, read = lm.text_tokenizer, list(islice(texts, first))
     size = sum(len(d.text if isinstance(d.text, bytes) else d.text.encode()) for d in read)
     tokens, nats, began = 0, 0.0, time.perf_counter()
-    with reporter.progress(size) as advance:
+    with request.reporter.progress(size) as advance:
 
         def progress(n_bytes: float, n_tokens: int, more_nats: float) -> None:
             nonlocal tokens, nats
@@ -123,18 +121,16 @@ def _scores_after_labels(lm: LanguageModel, corpus: LabelledDocuments, **setting
 
 
 def evaluate_lambada(
-    checkpoint: Checkpoint,
+    request: Request,
     lm: LanguageModel,
-    sources: Sources,
-    reporter: Reporter,
     *,
     first: int | None = None,
     batch_size: int | None = None,
 ) -> Scores:
     """Return the accuracy and the loss of the last words of passages; by default those of LAMBADA."""
-    read = list(islice(passages(list(sources) or ["lambada"]), first))
+    read = list(islice(passages(list(request.sources) or ["lambada"]), first))
     tokenizer, done, right = lm.text_tokenizer, 0, 0
-    with reporter.progress(len(read)) as advance:
+    with request.reporter.progress(len(read)) as advance:
 
         def progress(is_right: bool, _: float) -> None:
             nonlocal done, right
@@ -145,10 +141,8 @@ def evaluate_lambada(
 
 
 def evaluate_masked(
-    checkpoint: Checkpoint,
+    request: Request,
     encoder: TextEncoder,
-    sources: Sources,
-    reporter: Reporter,
     *,
     first: int | None = None,
     field: str | None = None,
@@ -157,24 +151,23 @@ def evaluate_masked(
     **settings: Any,
 ) -> Scores:
     """Return the pseudo-perplexity of files, or the validation scores of the recipe's masked tokens."""
-    if not sources:
-        return validation_scores(encoder, checkpoint.validation_recipe)
-    for source in sources:
+    if not request.sources:
+        return validation_scores(encoder, request.checkpoint.validation_recipe)
+    folder = request.checkpoint.folder
+    for source in request.sources:
         if holds_rows(source):
-            raise DataError(
-                f"'{source}' holds rows, and {checkpoint.folder} is scored on running text{PAIRS_HINT}"
-            )
+            raise DataError(f"'{source}' holds rows, and {folder} is scored on running text{PAIRS_HINT}")
     try:
-        field = field or checkpoint.field or "text"
-        read = documents(sources, field=field, separator=separator, encoding_errors=encoding_errors)
+        field = field or request.checkpoint.field or "text"
+        read = documents(request.sources, field=field, separator=separator, encoding_errors=encoding_errors)
         texts = list(islice(read, first))
     except DataError as error:
-        if pooling_of(checkpoint.folder) is None:
+        if pooling_of(folder) is None:
             raise
         raise DataError(f"{error}{PAIRS_HINT}") from None
     ids = encoder.text_tokenizer.encode_batch([t.text for t in texts], specials="text")
     began, before = time.perf_counter(), 0
-    with reporter.progress(sum(map(len, ids))) as advance:
+    with request.reporter.progress(sum(map(len, ids))) as advance:
 
         def progress(done: int) -> None:
             nonlocal before
@@ -188,10 +181,8 @@ def evaluate_masked(
 
 
 def evaluate_head(
-    checkpoint: Checkpoint,
+    request: Request,
     head: Any,
-    sources: Sources,
-    reporter: Reporter,
     *,
     too_long: Literal["error", "cut", "window"] | None = None,
     threshold: float | None = None,
@@ -203,46 +194,44 @@ def evaluate_head(
     The length of rows, and ``too_long`` by default, are those of training.  With a ``threshold`` a question
     may have no answer.  The confusion matrix of a classifier is drawn into ``plot``.
     """
-    recipe = checkpoint.recipe
+    recipe = request.checkpoint.recipe
     if recipe is not None and recipe.train.objective == head.task:
         head = head.with_settings(recipe)
     if too_long is not None:
         head.too_long = too_long
     if threshold is not None:
         head.no_answer, head.threshold = True, threshold
-    if sources:
-        rows = _ROWS[head.task](checkpoint, sources, reporter, **reading)
+    if request.sources:
+        rows = _ROWS[head.task](request, **reading)
     else:
-        recipe, rows = checkpoint.validation_recipe, None
+        recipe, rows = request.checkpoint.validation_recipe, None
         if recipe.train.objective == head.task:
             rows = head.rows_of(recipe, Counter()).get("validation")
         if rows is None:
             raise CheckpointError(
-                f"the recipe of {checkpoint.folder} holds out no validation data; give a file"
+                f"the recipe of {request.checkpoint.folder} holds out no validation data; give a file"
             )
     scores: Scores = head.evaluate(rows)
     if plot is not None:
         column = reading["label_column"]
         kind = column if isinstance(column, str) and column != "file" else "label"
         draw_confusion(**scores.details["confusion"], path=plot, kind=kind)
-        reporter.say(f"wrote {plot}")
+        request.reporter.say(f"wrote {plot}")
     return scores
 
 
 def evaluate_similarity(
-    checkpoint: Checkpoint,
+    request: Request,
     model: TextEncoder | LanguageModel,
-    sources: Sources,
-    reporter: Reporter,
     *,
     too_long: Literal["error", "cut", "window"] | None = None,
     **reading: Any,
 ) -> Scores:
     """Return how well the cosines of pairs of texts correlate with the scores of the pairs."""
-    if not sources:
+    if not request.sources:
         raise CheckpointError("--task similarity needs scored pairs; give a file or a set: glue-stsb/dev")
     objectives = ("cosine_similarity", "contrastive")
-    corpus = _labelled_rows(ScoredCorpus, objectives, checkpoint, sources, reporter, **reading)
+    corpus = _labelled_rows(ScoredCorpus, objectives, request, **reading)
     settings = {} if too_long is None else {"too_long": too_long}
     return similarity_scores(model.embedder(**settings), corpus)
 
@@ -287,56 +276,52 @@ def _place_of(rows: Iterable[ScoredRow], text: str) -> str:
 def _labelled_rows(
     kind: type[Corpus],
     objectives: Sequence[str],
-    checkpoint: Checkpoint,
-    sources: Sources,
-    reporter: Reporter,
+    request: Request,
     *,
     text_column: ColumnNames = None,
     label_column: Column | None = None,
     **settings: Any,
 ) -> Corpus:
     """Return the rows of files; a recipe for one of ``objectives`` names the columns that are not given."""
-    default = training_columns(checkpoint.recipe, *objectives)
-    corpus = kind(sources=sources, text=text_column, label=label_column, default=default, **settings)
+    default = training_columns(request.checkpoint.recipe, *objectives)
+    corpus = kind(sources=request.sources, text=text_column, label=label_column, default=default, **settings)
     if default is not None:
-        report_columns(reporter, checkpoint, corpus.columns_read())
+        report_columns(request, corpus.columns_read())
     return corpus
 
 
 def _tagged_rows(
-    checkpoint: Checkpoint,
-    sources: Sources,
-    reporter: Reporter,
+    request: Request,
     *,
     text_column: ColumnNames = None,
     label_column: Column | None = None,
     encoding_errors: EncodingErrors = "strict",
 ) -> list[TaggedText]:
-    default = training_columns(checkpoint.recipe, "token_classification")
+    default = training_columns(request.checkpoint.recipe, "token_classification")
     columns: dict[str, Any] = {
         "word": text_column[0] if text_column else None,
         "label": label_column,
         "default": default,
     }
-    texts = list(tagged_texts(sources, encoding_errors=encoding_errors, **columns))
+    texts = list(tagged_texts(request.sources, encoding_errors=encoding_errors, **columns))
     if default is not None:
-        report_columns(reporter, checkpoint, word_columns(sources, **columns))
+        report_columns(request, word_columns(request.sources, **columns))
     return texts
 
 
-def _questions(
-    checkpoint: Checkpoint, sources: Sources, reporter: Reporter, **settings: Any
-) -> list[Question]:
-    data = None if checkpoint.recipe is None else checkpoint.recipe.data
+def _questions(request: Request, **settings: Any) -> list[Question]:
+    data = request.checkpoint.recipe and request.checkpoint.recipe.data
     misplaced = data.misplaced if isinstance(data, QuestionData) else "error"
-    return list(questions(list(sources), misplaced=misplaced, **settings))
+    return list(questions(list(request.sources), misplaced=misplaced, **settings))
 
 
 # The readers of the rows in files, by the task of the head.
 _ROWS: dict[str, Callable[..., Any]] = {
     "classification": partial(_labelled_rows, LabelledCorpus, ["classification"]),
     "regression": partial(_labelled_rows, ScoredCorpus, ["regression"]),
-    "multiple_choice": lambda _, sources, __, **reading: list(choice_rows(sources, answered=True, **reading)),
+    "multiple_choice": lambda request, **reading: list(
+        choice_rows(request.sources, answered=True, **reading)
+    ),
     "token_classification": _tagged_rows,
     "question_answering": _questions,
 }
@@ -348,10 +333,8 @@ _PAIRS = ("targets", "source_column", "target_column", "header", "encoding_error
 
 
 def evaluate_translation(
-    checkpoint: Checkpoint,
+    request: Request,
     translator: Translator,
-    sources: Sources,
-    reporter: Reporter,
     *,
     first: int | None = None,
     translations: Path | None = None,
@@ -364,11 +347,11 @@ def evaluate_translation(
     The file ``translations`` receives a line for each text.
     """
     reading = {name: value for name in _PAIRS if (value := options.pop(name, None)) is not None}
-    if sources and "targets" not in reading:
-        _report_pair_columns(checkpoint, reporter, reading)
+    if request.sources and "targets" not in reading:
+        _report_pair_columns(request, reading)
     # all pairs are read, also beyond ``first``: the counts of both sides must agree
-    pairs = list(pairs_to_score(checkpoint.folder, sources, **reading))[:first]
-    with reporter.progress(len(pairs)) as advance:
+    pairs = list(pairs_to_score(request.checkpoint.folder, request.sources, **reading))[:first]
+    with request.reporter.progress(len(pairs)) as advance:
         done = count(1)
         scores, written = translation_scores(
             translator,
@@ -379,15 +362,14 @@ def evaluate_translation(
         )
     if translations is not None:
         write_text(translations, "".join(f"{line}\n" for line in written))
-        reporter.say(f"wrote {translations}")
+        request.reporter.say(f"wrote {translations}")
     return scores
 
 
-def _report_pair_columns(checkpoint: Checkpoint, reporter: Reporter, given: dict[str, Any]) -> None:
-    data = None if checkpoint.recipe is None else checkpoint.recipe.data
+def _report_pair_columns(request: Request, given: dict[str, Any]) -> None:
+    data = None if request.checkpoint.recipe is None else request.checkpoint.recipe.data
     if not isinstance(data, TranslationData) or (data.source_column is None and data.target_column is None):
         return
     source = given.get("source_column") or data.source_column or "source"
     target = given.get("target_column") or data.target_column or "target"
-    recipe = checkpoint.folder / "recipe.toml"
-    reporter.say(f"columns: source {source!r}; target {target!r} (by default those in {recipe})")
+    request.report_columns(f"source {source!r}; target {target!r}")

@@ -68,7 +68,7 @@ class Use:
 class Evaluation(Use):
     """A use by ``wordloom evaluate``.
 
-    ``run(checkpoint, model, sources, reporter, **options)`` returns scores; ``name`` names them in JSON.
+    ``run(request, model, **options)`` returns scores; ``name`` names them in JSON.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Evaluation(Use):
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction(Use):
-    """A use by ``wordloom predict``: ``run(checkpoint, model, sources, reporter, **options)`` yields rows.
+    """A use by ``wordloom predict``: ``run(request, model, **options)`` yields rows.
 
     Attributes:
         rows: the inputs, in the plural: "texts".

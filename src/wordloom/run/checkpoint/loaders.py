@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 
@@ -30,7 +30,6 @@ from wordloom.weights import load_config, load_model
 from wordloom.weights.configs import TOKEN_IDS
 from wordloom.weights.tensors import read_json
 
-Sources: TypeAlias = Sequence[str]
 ColumnNames: TypeAlias = Sequence[Column] | None
 
 
@@ -74,13 +73,25 @@ class Reporter(Protocol):
         """Return a context whose ``advance(amount, state)`` moves a bar of length ``total``."""
 
 
-def report_columns(reporter: Reporter, checkpoint: Checkpoint, read: Iterable[Columns]) -> None:
-    """Report the columns that are read; the recipe of ``checkpoint`` names those that were not given."""
+class Request(NamedTuple):
+    """What a command asks of a checkpoint: to read ``sources`` and to tell the user through ``reporter``."""
+
+    checkpoint: Checkpoint
+    sources: Sequence[str]
+    reporter: Reporter
+
+    def report_columns(self, names: str) -> None:
+        """Report the columns that are read; the recipe of the checkpoint names those that were not given."""
+        recipe = self.checkpoint.folder / "recipe.toml"
+        self.reporter.say(f"columns: {names} (by default those in {recipe})")
+
+
+def report_columns(request: Request, read: Iterable[Columns]) -> None:
+    """Report the columns of texts and answers."""
     for columns in read:
         texts = ", ".join(map(repr, columns.texts))
         what, answer = ("label", columns.label) if columns.score is None else ("score", columns.score)
-        recipe = checkpoint.folder / "recipe.toml"
-        reporter.say(f"columns: text {texts}; {what} {answer!r} (by default those in {recipe})")
+        request.report_columns(f"text {texts}; {what} {answer!r}")
 
 
 # -- loaders ---------------------------------------------------------------------------------------------

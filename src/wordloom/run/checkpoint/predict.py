@@ -1,8 +1,7 @@
 """The predictions of checkpoints: of fine-tuned models, and of encoders.
 
-Each function takes a checkpoint, its loaded model and the files to read, and yields one :class:`PredictedRow`
-for each text or question, in order.  The keyword arguments after ``reporter`` are options of
-``wordloom predict``.
+Each function takes a request and the loaded model, and yields one :class:`PredictedRow` for each text or
+question, in order.  The keyword arguments are options of ``wordloom predict``.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from wordloom.data.rows.tagged import has_words, tagged_texts
 from wordloom.data.rows.texts import PlacedText, placed_texts
 from wordloom.errors import DataError
 from wordloom.evaluate.answers import Found
-from wordloom.run.checkpoint.loaders import Checkpoint, ColumnNames, Reporter, Sources
+from wordloom.run.checkpoint.loaders import ColumnNames, Request
 from wordloom.run.models.heads.classification import Prediction
 from wordloom.run.models.heads.multiple_choice import Choice
 from wordloom.run.models.heads.question_answering import QuestionAnswerer
@@ -26,7 +25,7 @@ from wordloom.run.models.heads.regression import ScoredText
 from wordloom.run.models.heads.token_classification import TaggedWords
 from wordloom.run.models.text_encoder import TextEncoder
 from wordloom.run.models.text_stream import batches_of
-from wordloom.run.prepare import text_columns, training_columns
+from wordloom.run.prepare import training_columns
 
 _AT_ONCE = {"classification": 1 << 12}  # rows at once, by task
 _ROWS_AT_ONCE = 1 << 10  # by other tasks
@@ -45,10 +44,8 @@ class PredictedRow(NamedTuple):
 
 
 def predict_head(
-    checkpoint: Checkpoint,
+    request: Request,
     head: Any,
-    sources: Sources,
-    reporter: Reporter,
     *,
     too_long: Literal["error", "cut", "window"] = "error",
     batch_size: int | None = None,
@@ -68,7 +65,7 @@ def predict_head(
         head.no_answer |= threshold is not None
         head.threshold, head.n_best = threshold or 0.0, max(top_k, _SPANS)
     read, row_of = _TASKS[head.task]
-    rows = read(checkpoint, sources, reporter, **reading)
+    rows = read(request, **reading)
     whole = head.task in ("classification", "regression") and head.reader.whole
     for batch in batches_of(rows, batch_size or _AT_ONCE.get(head.task, _ROWS_AT_ONCE)):
         if whole:
@@ -84,18 +81,18 @@ def predict_head(
 
 
 def predict_masked_tokens(
-    checkpoint: Checkpoint,
+    request: Request,
     encoder: TextEncoder,
-    sources: Sources,
-    reporter: Reporter,
     *,
     top_k: int = 5,
     field: str | None = None,
     encoding_errors: EncodingErrors = "strict",
 ) -> Iterator[PredictedRow]:
     """Yield the most probable tokens of each mask of each text: a line for each mask."""
-    field = field or checkpoint.field
-    for text, place, _ in placed_texts(sources, field=field, encoding_errors=encoding_errors, tables=False):
+    field = field or request.checkpoint.field
+    for text, place, _ in placed_texts(
+        request.sources, field=field, encoding_errors=encoding_errors, tables=False
+    ):
         try:
             masks = encoder.fill(str(text), top_k)
         except DataError as error:
@@ -109,9 +106,7 @@ def predict_masked_tokens(
 
 
 def _texts(
-    checkpoint: Checkpoint,
-    sources: Sources,
-    reporter: Reporter,
+    request: Request,
     *,
     text_column: ColumnNames = None,
     field: str | None = None,
@@ -120,17 +115,14 @@ def _texts(
     """Read texts or pairs; rows have by default the columns that the recipe of the run names."""
     default = None
     if text_column is None and field is None:
-        default = text_columns(checkpoint.recipe, "classification", "regression")
-        if default is not None and any(suffixes(source)[0] in TABLES for source in sources):
-            shown = ", ".join(map(repr, columns_in(default.text or ())))
-            reporter.say(f"columns: text {shown} (by default those in {checkpoint.folder / 'recipe.toml'})")
-    return placed_texts(sources, columns=text_column, field=field, default=default, **reading)
+        default = training_columns(request.checkpoint.recipe, "classification", "regression")
+        if default and default.text and any(suffixes(source)[0] in TABLES for source in request.sources):
+            request.report_columns(f"text {', '.join(map(repr, columns_in(default.text)))}")
+    return placed_texts(request.sources, columns=text_column, field=field, default=default, **reading)
 
 
 def _words_or_texts(
-    checkpoint: Checkpoint,
-    sources: Sources,
-    reporter: Reporter,
+    request: Request,
     *,
     text_column: ColumnNames = None,
     header: bool | None = None,
@@ -142,12 +134,12 @@ def _words_or_texts(
     words and no text.
     """
     if text_column is not None:
-        yield from placed_texts(sources, columns=text_column, header=header, **reading)
+        yield from placed_texts(request.sources, columns=text_column, header=header, **reading)
         return
-    default = training_columns(checkpoint.recipe, "token_classification")
+    default = training_columns(request.checkpoint.recipe, "token_classification")
     named = None if default is None else default.text
     words = named if isinstance(named, str) else "tokens"
-    for source in sources:
+    for source in request.sources:
         if has_words(source):
             errors = reading["encoding_errors"]
             for text in tagged_texts([source], labels=False, encoding_errors=errors, default=default):
@@ -195,7 +187,7 @@ def _answer_row(question: Question, answer: Found, labels: Sequence[str], top_k:
 _TASKS: dict[str, tuple[Callable[..., Any], Callable[..., LineAndFacts]]] = {
     "classification": (_texts, _label_row),
     "regression": (_texts, _score_row),
-    "multiple_choice": (lambda _, sources, __: list(choice_rows(list(sources))), _choice_row),
+    "multiple_choice": (lambda request: list(choice_rows(list(request.sources))), _choice_row),
     "token_classification": (_words_or_texts, _words_row),
-    "question_answering": (lambda _, sources, __: list(asked(list(sources))), _answer_row),
+    "question_answering": (lambda request: list(asked(list(request.sources))), _answer_row),
 }

@@ -28,7 +28,7 @@ from wordloom.run.models.tokenizers import ReadsText
 from wordloom.text import Specials
 from wordloom.weights import save_model
 
-log = logging.getLogger(__name__)
+_warn_once = cache(logging.getLogger(__name__).warning)
 
 
 @dataclass(kw_only=True)
@@ -116,7 +116,7 @@ class LanguageModel(ReadsText):
             raise GenerationError("give sampling settings either by name or as one Sampling, not both")
         chosen = settings(self.generation_defaults, given, tokenizer=self.tokenizer)
         if chosen.ignored_line is not None:
-            _warn_once(f"{self.folder or 'the model'}: {chosen.ignored_line}")
+            _warn_once("%s: %s", self.folder or "the model", chosen.ignored_line)
         return sampling or chosen.sampling, chosen.eos_ids
 
 
@@ -125,8 +125,3 @@ def _is_text(prompt: Any) -> bool:
     if isinstance(prompt, list | tuple):
         return all(isinstance(part, str) for part in prompt)
     return isinstance(prompt, str)
-
-
-@cache
-def _warn_once(message: str) -> None:
-    log.warning("%s", message)

@@ -84,7 +84,9 @@ def sweep(
     with locked(folder, "sweeps"), sigterm_interrupts():
         about = {
             "recipe": name,
-            "grid": {key: _distinct([point.settings[key] for point in points]) for key in grid},
+            "grid": {
+                key: list({repr(p.settings[key]): p.settings[key] for p in points}.values()) for key in grid
+            },
             "metric": compared.name,
             "direction": compared.direction,
             "median": median,
@@ -232,7 +234,3 @@ def _check_folder(folder: Path, grid: Mapping[str, Sequence[Any]]) -> None:
                 f"{folder} holds a sweep over {', '.join(keys)}, not over {', '.join(grid)}; give these keys "
                 "in this order, or choose another --out"
             )
-
-
-def _distinct(values: Sequence[Any]) -> list[Any]:
-    return [value for i, value in enumerate(values) if value not in values[:i]]

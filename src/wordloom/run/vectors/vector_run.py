@@ -270,7 +270,17 @@ class VectorRun:
                     portion = trainer.run()
                     clock.take(time.perf_counter() - began, portion.words, trainer.job - before)
                     loss = portion.loss
-                    line = self._metrics(trainer, loss, clock)
+                    rate, epochs = clock.rate, self.settings.epochs
+                    line = {
+                        "kind": "vectors",
+                        "job": trainer.job,
+                        "epoch": 1 + (trainer.job - 1) * epochs // trainer.jobs,
+                        "epochs": epochs,
+                        "loss": loss,
+                        "alpha": trainer.alpha,
+                        f"{trainer.unit}_per_second": None if rate is None else round(rate, 1),
+                        "seconds_left": clock.seconds_for(trainer.jobs - trainer.job),
+                    }
                     log.write(json.dumps(line) + "\n")
                     log.flush()
                     self.progress.update(line)
@@ -282,19 +292,6 @@ class VectorRun:
         finally:
             self.progress.stop()
         return clock.rate, loss
-
-    def _metrics(self, trainer: Trainer, loss: float | None, clock: Clock) -> dict[str, Any]:
-        epochs, rate = self.settings.epochs, clock.rate
-        return {
-            "kind": "vectors",
-            "job": trainer.job,
-            "epoch": 1 + (trainer.job - 1) * epochs // trainer.jobs,
-            "epochs": epochs,
-            "loss": loss,
-            "alpha": trainer.alpha,
-            f"{trainer.unit}_per_second": None if rate is None else round(rate, 1),
-            "seconds_left": clock.seconds_for(trainer.jobs - trainer.job),
-        }
 
     def _save_vectors(self, trainer: Any, vocabulary: Any) -> None:
         """Write the vectors to the run's folder."""

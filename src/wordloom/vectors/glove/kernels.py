@@ -202,17 +202,9 @@ def count_rows(
             place = np.int64(places[k])
             prefetch(at_tokens + 4 * (np.int64(places[min(k + _PLACES_AHEAD, final)]) - window))
             prefetch(at_tokens + 4 * np.int64(places[min(k + _PLACES_AHEAD, final)]))
-            for d in range(1, window + 1):
-                column = tokens[place - d]
-                if column == outside:
-                    break
-                before = sums[column]
-                sums[column] = before + units[d]
-                met[n_met] = column
-                n_met += before == 0
-            if both:
+            for side in range(1 + both):  # before the word, then behind it
                 for d in range(1, window + 1):
-                    column = tokens[place + d]
+                    column = tokens[place + (2 * side - 1) * d]
                     if column == outside:
                         break
                     before = sums[column]
