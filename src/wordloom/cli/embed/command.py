@@ -120,10 +120,8 @@ def command(
     _check_vectors(model)
     _check_columns(ctx, model)
     _check_clustering(ctx)
-    reading: dict[str, Any] = {"columns": text_column, "header": header}
-    reading |= {"field": field, "encoding_errors": encoding_errors}
-    if (model / "config.json").exists() and text_column is None and field is None:
-        reading |= _of_training(model)
+    reading: dict[str, Any] = {"columns": text_column, "header": header, "encoding_errors": encoding_errors}
+    reading |= {"field": field} if text_column or field else _of_training(model)
     groups: clusters.Grouping | None = None
     if cluster is not None:
         groups = clusters.Grouping.of(
@@ -166,6 +164,8 @@ def _of_training(folder: Path) -> dict[str, Any]:
     from wordloom.run.checkpoint.loaders import read_checkpoint
     from wordloom.run.prepare import training_columns
 
+    if not (folder / "config.json").exists():
+        return {"field": None}
     checkpoint = read_checkpoint(folder)
     recipe = checkpoint.recipe
     columns = None if recipe is None else training_columns(recipe, recipe.train.objective)
