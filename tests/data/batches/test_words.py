@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from wordloom.data import IGNORE, TaggedText, tagged_rows
@@ -47,6 +47,8 @@ def tagged(words):
 @given(words=words)
 def test_first_tokens_are_the_librarys(trained, words):
     ours = trained["wordpiece"]
+    special = map(ours.id_to_token, ours.special_ids)  # which the library does not read as text
+    assume(not any(token in word for token in special for word in words))
     library = tokenizers.Tokenizer.from_str(json.dumps({**ours._definition, "post_processor": None}))
     encoding = library.encode(words, is_pretokenized=True)
     rows = tagged_rows(ours, [tagged(words)], LABELS, start=[7], end=[8])

@@ -161,11 +161,11 @@ def _check_vectors(path: Path) -> None:
 
 def _of_training(folder: Path) -> dict[str, Any]:
     """Return the columns of single texts, else the field, that the recipe of the run in ``folder`` names."""
+    if not (folder / "config.json").exists():
+        return {"field": None}
     from wordloom.run.checkpoint.loaders import read_checkpoint
     from wordloom.run.prepare import training_columns
 
-    if not (folder / "config.json").exists():
-        return {"field": None}
     checkpoint = read_checkpoint(folder)
     recipe = checkpoint.recipe
     columns = None if recipe is None else training_columns(recipe, recipe.train.objective)
