@@ -21,11 +21,17 @@ from wordloom.kernels import programs
 from wordloom.models import BertConfig, RobertaConfig, build
 from wordloom.models.fast_encoder import FastEncoder
 from wordloom.nn import Linear, fused, head, linear
+from wordloom.nn.attention import Pattern, sparse
 from wordloom.nn.linear import fastest_linear
 from wordloom.nn.recurrent import Recurrent
 
 Drawn = dict[str, Any]
 CLOSE = {torch.float32: {"atol": 2e-5, "rtol": 1e-4}, torch.bfloat16: {"atol": 3e-2, "rtol": 3e-2}}
+PATTERNS = [
+    "band:3", "band:1", "band:100", "global:2", "global:70", "dilated:2:3", "dilated:4:2", "dilated:5:70",
+    "block:5", "block:64", "random:3:7", "random:2:1", "full", "star", "bigbird:2:1:2", "longformer:3:2",
+    "sinks:1:2", "dilated:1:7",
+]  # fmt: skip
 PRIMES = (1, 2, 3, 5, 7, 13, 17, 31, 37, 61, 67, 97, 127, 131)
 
 
@@ -106,11 +112,53 @@ def attention(rng: random.Random, drawn: Drawn) -> None:
 
     if not own and not programs.sgemm():
         return
-    with mock.patch.object(fused, "_own_products", return_value=own):
+    with mock.patch.object(fused, "attention_products", return_value=0 if own else programs.sgemm()):
         agree(fast, slow, inputs)
         p = rng.choice([0.1, 0.5])
         q, k, v = (x.detach().transpose(1, 2).requires_grad_() for x in inputs)
         out = fused.attention(q, k, v, scale=0.4, is_causal=is_causal, keys=keys, dropout=p)
+        out.float().sum().backward()  # that this stays within its memory is what the guarded run looks at
+        assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))
+
+
+def sparse_attention(rng: random.Random, drawn: Drawn) -> None:
+    """Texts of any length at any place of the rows; tokens between them see nothing."""
+    dtype, own = a_dtype(rng), rng.random() < 0.5
+    B, K, groups, T = size(rng, 3), size(rng, 3), size(rng, 3), size(rng, 300)
+    E = 16 * size(rng, 4) if own else size(rng, 80)
+    text, wide = "+".join(rng.choices(PATTERNS, k=rng.randint(1, 3))), rng.random() < 0.3
+    pattern = Pattern.parse(text, causal=rng.random() < 0.5)
+    texts, seen = [], torch.zeros(B, 1, T, T, dtype=torch.bool)
+    for row in range(B):
+        at = rng.randint(0, min(2, T - 1))
+        while at < T:
+            length = rng.randint(1, T - at) if rng.random() < 0.5 else T - at
+            texts.append((row, at, length))
+            seen[row, 0, at : at + length, at : at + length] = pattern.mask(length)
+            at += length + rng.choice([0, 0, 0, 1, T])
+    drawn |= {"dtype": dtype, "own products": own, "B": B, "K": K, "groups": groups, "T": T, "E": E,
+              "pattern": text, "causal": pattern.causal, "texts": texts, "rows apart": wide}  # fmt: skip
+    if not own and not programs.sgemm():
+        return
+    sizes = ((B, T, groups * K), (B, T, K), (B, T, K))
+    inputs = [tensor(rng, *shape, E + 3 * wide, dtype=dtype, scale=0.7)[..., :E] for shape in sizes]
+    settings: Drawn = {"pattern": pattern, "segments": torch.tensor(texts), "scale": 0.4}
+
+    def fast(*rows: Tensor) -> Tensor:
+        q, k, v = (x.transpose(1, 2) for x in rows)
+        assert sparse.sparse_attention_fits(q, k, v)
+        return sparse.sparse_attention(q, k, v, **settings)
+
+    def slow(*rows: Tensor) -> Tensor:
+        q, k, v = (x.transpose(1, 2) for x in rows)
+        k, v = (x.repeat_interleave(groups, dim=1) for x in (k, v))
+        scores = (q @ k.transpose(-2, -1) * 0.4).masked_fill(~seen, -1e30)
+        return scores.softmax(-1).masked_fill(~seen, 0.0) @ v
+
+    with mock.patch.object(sparse, "attention_products", return_value=0 if own else programs.sgemm()):
+        agree(fast, slow, inputs)
+        q, k, v = (x.detach().transpose(1, 2).requires_grad_() for x in inputs)
+        out = sparse.sparse_attention(q, k, v, **settings, dropout=rng.choice([0.1, 0.5]))
         out.float().sum().backward()  # that this stays within its memory is what the guarded run looks at
         assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))
 
@@ -266,7 +314,8 @@ def encoder(rng: random.Random, drawn: Drawn) -> None:
 CASES: dict[str, Callable[[random.Random, Drawn], None]] = {
     case.__name__: case
     for case in (
-        attention, elementwise, rms_norm, rotation, cross_entropy, products, recurrence, encoder,
+        attention, sparse_attention, elementwise, rms_norm, rotation, cross_entropy, products, recurrence,
+        encoder,
     )
 }  # fmt: skip
 

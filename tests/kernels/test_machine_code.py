@@ -106,8 +106,8 @@ def test_every_kernel_is_kept_by_this_key_and_names_its_files():
     files = [path for path in source.rglob("*.py") if path.name != "machine_code.py"]
     plain = [path for path in files if re.search(r"cache=True|\bcfunc\(", path.read_text(encoding="utf-8"))]
     assert plain == []
-    names = {path.name for path in machine_code.inlined_files(source / "kernels" / "attention.py")}
-    inlined = "arithmetic attention machine_code memory parallel products registers"
+    names = {path.name for path in machine_code.inlined_files(source / "kernels" / "attention" / "dense.py")}
+    inlined = "arithmetic blocks dense machine_code memory parallel products registers"
     assert names == {f"{name}.py" for name in inlined.split()}
     words = machine_code.inlined_files(source / "vectors/word2vec/kernels.py")
     assert np.all([path.is_file() for path in words])

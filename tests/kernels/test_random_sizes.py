@@ -65,7 +65,8 @@ def test_fast_paths_agree_with_their_slow_twins(name):
 
 def test_no_program_touches_memory_beyond_its_tensors(forked):
     """Guard pages stand before or behind each tensor; what reads there ends the process."""
-    from wordloom.kernels import attention, elementwise, recurrent
+    from wordloom.kernels import elementwise, recurrent
+    from wordloom.kernels.attention import dense, sparse
     from wordloom.kernels.parallel import Kernel
 
     root = Path(__file__).parents[2]
@@ -74,12 +75,12 @@ def test_no_program_touches_memory_beyond_its_tensors(forked):
     lines = done.stdout.decode().splitlines()
     assert done.returncode == 0, (done.returncode, lines[-1:], done.stderr[-3000:])
     every = {
-        f"{module.__name__.split('.')[-1]}.{name}"
-        for module in (attention, elementwise, recurrent)
+        f"{module.__name__.removeprefix('wordloom.kernels.')}.{name}"
+        for module in (dense, sparse, elementwise, recurrent)
         for name, value in vars(module).items()
         if isinstance(value, Kernel)
     }
-    assert len(every) == 20
+    assert len(every) == 22
     assert set(lines[-1].removeprefix("ran: ").split()) == every
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from wordloom.errors import ConfigError, GenerationError
 from wordloom.nn import KeyValueCache
+from wordloom.nn.attention import EVERYTHING
 from wordloom.nn.cache import DecoderCache, RecurrentCache, positions_and_visibility
 
 CPU = torch.device("cpu")
@@ -24,7 +25,8 @@ def test_keys_are_written_in_place_and_come_back_as_views() -> None:
     keys, values = torch.randn(2, 3, 2, 5, 4).unbind(0)
     for start, stop in ((0, 2), (2, 3), (3, 5)):
         for i in range(2):
-            k, v = cache.layer(i).append(keys[:, :, start:stop] + i, values[:, :, start:stop] + i)
+            new = keys[:, :, start:stop] + i, values[:, :, start:stop] + i
+            k, v, _ = cache.layer(i).append(*new, EVERYTHING)
             assert torch.equal(k, keys[:, :, :stop] + i)
             assert torch.equal(v, values[:, :, :stop] + i)
         if start == 0:
@@ -39,7 +41,7 @@ def test_more_tokens_than_asked_for_double_the_room() -> None:
     keys = torch.randn(1, 1, 9, 4)
     sizes = set()
     for t in range(9):
-        k, _ = cache.layer(0).append(keys[:, :, t : t + 1], keys[:, :, t : t + 1])
+        k, _, _ = cache.layer(0).append(keys[:, :, t : t + 1], keys[:, :, t : t + 1], EVERYTHING)
         cache.advance(tokens(1, 1))
         sizes.add(cache.layer(0).keys.shape[2])
         assert torch.equal(k, keys[:, :, : t + 1])
@@ -50,11 +52,11 @@ def test_more_tokens_than_asked_for_double_the_room() -> None:
 def test_select_keeps_rows_in_the_order_asked(capacity: int) -> None:
     cache = KeyValueCache(n_layers=1, batch=3, length=capacity)
     keys = torch.randn(3, 2, 2, 4)
-    cache.layer(0).append(keys, -keys)
+    cache.layer(0).append(keys, -keys, EVERYTHING)
     cache.advance(tokens(3, 2))
     cache.select(torch.tensor([2, 1, 1]))
     new = torch.randn(3, 2, 1, 4)
-    k, v = cache.layer(0).append(new, new)
+    k, v, _ = cache.layer(0).append(new, new, EVERYTHING)
     assert torch.equal(k, torch.cat([keys[[2, 1, 1]], new], dim=2))
     assert torch.equal(v[:, :, :2], -keys[[2, 1, 1]])
     assert cache.layer(0).keys.shape[2] == capacity
@@ -72,7 +74,7 @@ def test_rows_join_leave_and_are_truncated_as_lists_are(data: st.DataObject) -> 
         new = torch.tensor([[next(numbers) for _ in range(T)] for _ in rows]).view(len(rows), 1, T, 1)
         attend = torch.arange(T) < torch.tensor(real)[:, None]
         for layer in cache.layers:
-            keys, values = layer.append(new.float(), -new.float())
+            keys, values, _ = layer.append(new.float(), -new.float(), EVERYTHING)
         for row, ids, n in zip(rows, new[:, 0, :, 0].tolist(), real, strict=True):
             row += ids[:n]
         cache.advance(tokens(len(rows), T), attend if draw(st.booleans()) or min(real) < T else None)
@@ -107,7 +109,7 @@ def test_rows_join_leave_and_are_truncated_as_lists_are(data: st.DataObject) -> 
 
 def test_a_length_that_a_row_has_not_is_refused() -> None:
     cache = KeyValueCache(n_layers=1, batch=2, length=4)
-    cache.layer(0).append(torch.zeros(2, 1, 3, 1), torch.zeros(2, 1, 3, 1))
+    cache.layer(0).append(torch.zeros(2, 1, 3, 1), torch.zeros(2, 1, 3, 1), EVERYTHING)
     cache.advance(tokens(2, 3), torch.tensor([[True] * 3, [True, False, False]]))
     for lengths in (2, -1, torch.tensor([4, 1])):
         with pytest.raises(GenerationError, match=r"a cache of \[3, 1\] tokens cannot be truncated to"):
@@ -122,7 +124,7 @@ def test_sources_of_other_lengths_join_padded() -> None:
         n_sources = 2 if n_rows == 4 else 1
         cache = DecoderCache(n_layers=1, batch=n_rows, length=4)
         cache.layer(0).source = tuple(torch.full((n_sources, 1, S, 2), float(S)) for _ in range(2))
-        cache.layer(0).append(*torch.ones(2, n_rows, 1, 1, 2))
+        cache.layer(0).append(*torch.ones(2, n_rows, 1, 1, 2), EVERYTHING)
         cache.advance(tokens(n_rows, 1))
         caches.append(cache)
     first, second = caches

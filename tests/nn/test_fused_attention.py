@@ -32,7 +32,7 @@ def attended(q, k, v):
 
 def test_causal_attention_by_products_of_our_own(monkeypatch):
     """Around the edges of blocks of queries, of panels of columns and of vectors; T also of odd length."""
-    monkeypatch.setattr(fused, "_own_products", lambda head_dim: True)
+    monkeypatch.setattr(fused, "attention_products", lambda head_dim: 0)
     for dtype in (torch.float32, torch.bfloat16):
         for shape in ((1, 1, 1, 1, 16), (2, 5, 4, 2, 32), (1, 65, 4, 1, 80), (2, 150, 6, 2, 64)):
             check_causal_attention(dtype, shape, scale=0.3)  # sums are longer than in the test below
@@ -44,7 +44,7 @@ def test_causal_attention_by_products_of_our_own(monkeypatch):
     "shape", [(1, 1, 1, 1, 3), (2, 5, 4, 2, 8), (2, 64, 3, 3, 6), (1, 65, 4, 1, 16), (2, 150, 6, 2, 5)]
 )
 def test_causal_attention(monkeypatch, dtype, shape):
-    monkeypatch.setattr(fused, "_own_products", lambda head_dim: False)
+    monkeypatch.setattr(fused, "attention_products", lambda head_dim: programs.sgemm())
     check_causal_attention(dtype, shape)
 
 
@@ -86,7 +86,7 @@ def weights_of(q, k, keys, *, is_causal, scale):
 def test_attention_over_keys_that_may_be_seen(monkeypatch, dtype, own, shape):
     """Queries and keys of unlike numbers, each kind of mask; causal where they are alike."""
     B, T, S, H, K, E = shape
-    monkeypatch.setattr(fused, "_own_products", lambda head_dim: own)
+    monkeypatch.setattr(fused, "attention_products", lambda head_dim: 0 if own else programs.sgemm())
     for how, is_causal in (("all", False), ("padding", False), ("holes", False), ("none", False),
                            ("padding", True), ("holes", True)):  # fmt: skip
         S = T if is_causal else S
@@ -111,7 +111,7 @@ def test_attention_over_keys_that_may_be_seen(monkeypatch, dtype, own, shape):
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_dropped_attention_is_that_of_the_weights_left(monkeypatch, is_causal):
     """What was dropped is read off values that are unit vectors; the gradients are those of that mask."""
-    monkeypatch.setattr(fused, "_own_products", lambda head_dim: True)
+    monkeypatch.setattr(fused, "attention_products", lambda head_dim: 0)
     B, T, H, E, p = 2, 48, 3, 48, 0.25
     q, k = (draw(B, H, T, E, seed=seed).detach().requires_grad_() for seed in range(2))
     v = torch.eye(T).expand(B, H, T, T).contiguous().requires_grad_()

@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 from wordloom.models import config_from, skeleton
 from wordloom.nn import Attention, Linear, linear, set_attention_backend
+from wordloom.nn.attention.visibility import Visibility
 from wordloom.nn.head import linear_cross_entropy
-from wordloom.nn.visibility import Visibility
 
 both = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 

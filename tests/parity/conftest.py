@@ -47,6 +47,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-multi-query": ("llama", {**LLAMA, "num_key_value_heads": 1, "tie_word_embeddings": True}),
     "llama-head-dim": ("llama", {**LLAMA, "head_dim": 10, "num_key_value_heads": 2}),
     "llama-biases": ("llama", {**LLAMA, "attention_bias": True, "mlp_bias": True, "hidden_act": "gelu"}),
+    "mistral": ("mistral", {**LLAMA, "num_key_value_heads": 2, "sliding_window": 7}),
+    "mistral-full": ("mistral", {**LLAMA, "num_key_value_heads": 1, "sliding_window": None}),
+    "ministral": (
+        "ministral",
+        {
+            **LLAMA,
+            "num_key_value_heads": 2,
+            "head_dim": 6,
+            "sliding_window": 5,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+            "layer_types": ["full_attention", "sliding_attention"],
+        },
+    ),
     **{f"llama-{kind}": ("llama", {**LLAMA, "rope_parameters": rope}) for kind, rope in ROPE.items()},
 }
 

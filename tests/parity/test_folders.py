@@ -34,6 +34,8 @@ OURS = {
         **SHAPE,
         rope_scaling={"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 40},
     ),
+    "llama-band": config_from("llama", **SHAPE, n_kv_heads=1, attention="band:6"),
+    "llama-mixed": config_from("llama", **SHAPE, attention="band:9,full", dropout=0.1),
     "llama-llama3": config_from(
         "llama",
         **SHAPE,

@@ -33,7 +33,9 @@ V, T, PAD = 31, 11, 1
 SHAPE: dict[str, Any] = {"vocab_size": V, "max_seq_len": 30, "dim": 24, "n_layers": 2, "n_heads": 3}
 LABELS = {"0": "bad", "1": "so so", "2": "good"}
 CONFIGS = {"Bert": BertConfig, "Roberta": RobertaConfig, "GPT2": GPT2Config, "OpenAIGPT": GPTConfig,
-           "Llama": LlamaConfig}  # fmt: skip
+           "Llama": LlamaConfig, "Mistral": LlamaConfig, "Ministral": LlamaConfig,
+           "Longformer": RobertaConfig}  # fmt: skip
+ATTENTION = {"Mistral": "band:4", "Ministral": "full,band:4", "Longformer": "band:2+global:1"}
 ENDS = {
     "classification": "ForSequenceClassification",
     "regression": "ForSequenceClassification",
@@ -47,9 +49,13 @@ EVERY = pytest.mark.parametrize(("stem", "task"), CASES)
 
 def config_of(stem: str, task: str, **settings: Any) -> TaskConfig:
     body = dict(SHAPE)
-    if stem in ("Bert", "Roberta"):
+    if stem in ATTENTION:
+        body["attention"] = ATTENTION[stem]
+    if stem == "Longformer":
+        body["global_projections"] = True
+    if stem in ("Bert", "Roberta", "Longformer"):
         body |= {"pooler": task in SUMMARIES, "masked_lm_head": settings.get("language_model", False)}
-    if stem == "Llama":
+    if CONFIGS[stem] is LlamaConfig:
         body["tie_embeddings"] = False
     labels = LABELS if task in ("classification", "token_classification") else {}
     return TaskConfig(body=CONFIGS[stem](**body), task=task, id2label=labels, **settings)
@@ -74,7 +80,7 @@ def test_a_head_that_no_architecture_names_is_left_out_under_its_own_name(
     (tmp_path / "config.json").write_text(
         json.dumps({key: value for key, value in theirs.items() if key not in ("architectures", "wordloom")})
     )
-    if stem == "Llama":  # untied: its language model's own head is gone
+    if CONFIGS[stem] is LlamaConfig:  # untied: its language model's own head is gone
         with pytest.raises(CheckpointError, match=r"lacks lm_head\.weight") as caught:
             load_model(tmp_path)
         said = str(caught.value)
@@ -99,6 +105,8 @@ def inputs(task: str, stem: str) -> tuple[Tensor, Tensor | None, Tensor]:
 def theirs_of(model: Any, task: str, stem: str) -> Tensor:
     tokens, segments, attend = inputs(task, stem)
     more = {} if segments is None else {"token_type_ids": segments}
+    if stem == "Longformer":
+        more["global_attention_mask"] = (torch.arange(T) == 0).long().expand_as(tokens)
     made = model(input_ids=tokens, attention_mask=attend.long(), **more)
     if task == "question_answering":
         return torch.stack([made.start_logits, made.end_logits], dim=-1)[attend]

@@ -66,6 +66,7 @@ llamas = st.builds(
     heads,
     st.sampled_from([None, 1, 4]),
     head_dim=st.sampled_from([None, 6, 10]),
+    attention=st.sampled_from(["full", "band:4", "band:4*2,full", "full,band:1", "band:3,band:4", "block:3"]),
     hidden_dim=st.sampled_from([None, 256, 20]),
     attention_bias=st.booleans(),
     feed_forward_bias=st.booleans(),
@@ -165,6 +166,7 @@ def test_settings_of_ours_that_contradict_edited_ones_give_way(caplog: pytest.Lo
 
 
 LLAMA: dict[str, Any] = {"model_type": "llama", "max_position_embeddings": 64}
+MINISTRAL: dict[str, Any] = {"model_type": "ministral", "max_position_embeddings": 64}
 
 
 @pytest.mark.parametrize(
@@ -214,7 +216,15 @@ def test_rope_settings_old_and_new(settings: dict[str, Any], theta: float, scali
     [
         ({}, "names no model_type"),
         ({"model_type": "lama"}, "unknown model_type 'lama'; did you mean 'llama'"),
-        ({"model_type": "mistral"}, "unknown model_type 'mistral'; allowed: openai-gpt, gpt2, llama"),
+        (
+            {"model_type": "xyz"},
+            "unknown model_type 'xyz'; allowed: openai-gpt, gpt2, llama, mistral, ",
+        ),
+        ({"model_type": "gemma2"}, "type 'gemma2' are not read here: a Gemma adds 1 to the weights of its"),
+        ({"model_type": "gpt_neo"}, "type 'gpt_neo' are not read here: a GPT-Neo does not scale its"),
+        (MINISTRAL | {"layer_types": ["chunked_attention"] * 32}, "layer_types can be a list of sliding_att"),
+        (MINISTRAL | {"layer_types": ["full_attention"] * 3}, "layer_types lists 3 of 32 layers"),
+        (MINISTRAL | {"sliding_window": 0}, "W of 'band:W' is a whole number from 1"),
         (
             {"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": True},
             "scale_attn_by_inverse_layer_idx = True",

@@ -16,6 +16,7 @@ from typer import Option
 from wordloom.cli import (
     average,
     chat,
+    convert,
     data,
     demo,
     evaluate,
@@ -64,6 +65,7 @@ app.add_typer(
 )
 app.command("embed")(embed.command)
 app.command("average")(average.command)
+app.command("convert")(convert.command)
 app.add_typer(inspect.app, name="inspect")
 app.command("demo")(demo.command)
 use_help_pages(app)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -86,6 +87,11 @@ def command(
     ),
     force: options.FORCE = False,
     threshold: options.THRESHOLD = None,
+    attention: str | None = option(
+        None,
+        "Which keys each token attends to, such as band:256+global:4.  [default: as in training]",
+        metavar="PATTERN",
+    ),
     too_long: Literal["error", "cut", "window"] | None = option(
         None,
         "Rows with more tokens than the model reads: report an error, truncate them (cut), or read "
@@ -107,6 +113,7 @@ def command(
     .jsonl, .parquet, .txt). Translation models read pairs of texts. Each score has a signature
     of its settings.
     """
+    from wordloom.run.checkpoint.evaluate import evaluate_with_attention
     from wordloom.run.checkpoint.kinds import KINDS, kind_of
     from wordloom.run.checkpoint.loaders import Request, read_checkpoint
 
@@ -124,10 +131,12 @@ def command(
         refuse(ctx, "without --plot or --translations no file is written", "force")
     refuse_existing(translations, plot=plot, force=force, inputs=(*(sources or ()), *(targets or ())))
     model = kind.load(contents, device, dtype)
+    notes = () if attention is None else (evaluate_with_attention(model, attention),)
     given = {**ctx.params, "plot": plot, "translations": translations}  # ctx.params holds paths as text
     settings = {name: given[name] for name in evaluation.all_options}
     began = time.perf_counter()
     scores = evaluation.run(Request(contents, sources or [], TerminalReporter()), model, **settings)
+    scores = replace(scores, notes=(*notes, *scores.notes))
     seconds = time.perf_counter() - began
     if json:
         facts = {"checkpoint": str(checkpoint), "task": evaluation.name, "seconds": round(seconds, 3)}

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
 
 from wordloom.errors import ConfigError
 from wordloom.models import context_limit, encodes, skeleton
-from wordloom.models.building.cost import Flops, flops_per_token, kv_cache_bytes_per_token
+from wordloom.models.building.cost import (
+    Flops,
+    attention_activation_bytes,
+    flops_per_token,
+    keys_per_query,
+    kv_cache_bytes,
+    kv_cache_bytes_per_token,
+)
 from wordloom.nn import Attention, Rotary
 from wordloom.nn.recurrent import Recurrent
 
@@ -46,6 +53,7 @@ class KvCache:
     n_kv_heads: int
     is_this_model: bool
     bytes_per_token: dict[str, int]
+    bytes_of_context: dict[str, int]  # of a text as long as the table's context
 
 
 @dataclass(frozen=True)
@@ -55,11 +63,13 @@ class ParameterTable:
     components: tuple[Component, ...]
     total: int
     memory: dict[str, int]  # precision -> bytes of all parameters
-    context: int  # keys per query for which flops are stated
+    context: int  # tokens of the text for which costs are stated
+    keys: float  # of the mean query in such a text
     kv_cache: tuple[KvCache, ...]
     flops: Flops  # per token
     per: str = "token"  # the unit of flops and kv_cache: "token" or "source and target token"
     state: int = 0  # numbers in the state of a recurrent model, for a row of any length
+    activations: dict[str, int] = field(default_factory=dict)  # precision -> bytes that attention keeps
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for ``--json``."""
@@ -72,12 +82,17 @@ class ParameterTable:
             "total": self.total,
             "memory_bytes": self.memory,
             "context": self.context,
+            "keys_per_query": self.keys,
             "per": self.per,
             "kv_cache_bytes_per_token": [
                 {"kind": k.kind, "n_kv_heads": k.n_kv_heads, "this_model": k.is_this_model,
                  **k.bytes_per_token}
                 for k in self.kv_cache
             ],
+            "kv_cache_bytes_of_context": [
+                {"n_kv_heads": k.n_kv_heads, **k.bytes_of_context} for k in self.kv_cache
+            ],
+            "attention_activation_bytes": self.activations,
             "state_numbers": self.state,
             "flops_per_token": {
                 "layers": self.flops.layers, "attention": self.flops.attention, "head": self.flops.head,
@@ -107,7 +122,14 @@ def parameter_table(model: Any, *, context: int | None = None) -> ParameterTable
         total=total,
         memory={name: total * size for name, size in PRECISIONS.items()},
         context=context,
-        kv_cache=tuple(_kv_caches(module)),
+        keys=_mean(
+            [keys_per_query(m, context) for m in module.modules() if isinstance(m, Attention)], context
+        ),
+        kv_cache=tuple(_kv_caches(module, context)),
+        activations={
+            name: attention_activation_bytes(module, context=context, element_bytes=PRECISIONS[name])
+            for name in ("fp32", "bf16")
+        },
         flops=flops,
         per="source and target token" if hasattr(module, "encode") else "token",
         state=sum(
@@ -117,6 +139,10 @@ def parameter_table(model: Any, *, context: int | None = None) -> ParameterTable
             and not name.startswith("encoder_")  # decoding keeps no state of the encoder
         ),
     )
+
+
+def _mean(numbers: list[float], otherwise: float) -> float:
+    return sum(numbers) / len(numbers) if numbers else otherwise
 
 
 def _components(model: nn.Module) -> Iterator[Component]:
@@ -148,7 +174,7 @@ def _computed_positions(model: nn.Module) -> Iterator[str]:
         yield "one-hot positions"
 
 
-def _kv_caches(model: nn.Module) -> Iterator[KvCache]:
+def _kv_caches(model: nn.Module, context: int) -> Iterator[KvCache]:
     """Yield the cache of this model, and for comparison with other numbers of key/value heads."""
     attention = next((module for module in model.modules() if isinstance(module, Attention)), None)
     if attention is None or encodes(model.config):
@@ -158,9 +184,9 @@ def _kv_caches(model: nn.Module) -> Iterator[KvCache]:
     groups = H // own if 1 < own < H else next((g for g in range(4, H) if H % g == 0), 1)
     for kv_heads in dict.fromkeys([H, H // groups, 1]):
         kind = "multi-head" if kv_heads == H else "multi-query" if kv_heads == 1 else "grouped-query"
-        sizes = {
-            name: kv_cache_bytes_per_token(model, element_bytes=size, n_kv_heads=kv_heads)
-            for name, size in PRECISIONS.items()
-            if name != "int8"  # keys and values have the precision of the computation
-        }
-        yield KvCache(kind, kv_heads, kv_heads == own, sizes)
+        each, whole = {}, {}
+        for name in ("fp32", "bf16"):  # keys and values have the precision of the computation
+            size: dict[str, Any] = {"element_bytes": PRECISIONS[name], "n_kv_heads": kv_heads}
+            each[name] = kv_cache_bytes_per_token(model, **size)
+            whole[name] = kv_cache_bytes(model, context=context, **size)
+        yield KvCache(kind, kv_heads, kv_heads == own, each, whole)

@@ -93,7 +93,7 @@ def run(
     ``dtype`` is the dtype of the kernel's Stored tensors; None stands for an absent tensor.  Each thread gets
     ``scratch`` floats of memory.
     """
-    module, function = name.split(".")
+    module, _, function = name.rpartition(".")
     kernel = getattr(importlib.import_module(f"wordloom.kernels.{module}"), function)
     packed = [_as_integer(value, kind) for value, kind in zip(arguments, kernel.kinds, strict=True)]
     threads = torch.get_num_threads()

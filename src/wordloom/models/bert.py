@@ -35,10 +35,10 @@ from wordloom.models.checks import (
     segments_within,
 )
 from wordloom.nn import Attention, FeedForward, LayerNorm, Linear, Swish
+from wordloom.nn.attention import LongformerAttention, Pattern, Visibility, patterns_of_layers
 from wordloom.nn.feed_forward import activation
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
-from wordloom.nn.visibility import Visibility
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,8 @@ class BertConfig:
     n_heads: int = 12
     hidden_dim: int | None = None  # 4 * dim
     activation: str = "gelu"  # of feed_forward
+    attention: str = "full"  # which keys a query sees: see wordloom.nn.attention.pattern
+    global_projections: bool = False  # Longformer's q, k and v of the tokens of global:G
     mlm_activation: str | None = None  # of mlm_transform; None: activation
     norm_eps: float = 1e-12
     pooler: bool = True
@@ -69,6 +71,12 @@ class BertConfig:
         check_settings(self)
         if self.next_sentence_head and not self.pooler:
             raise ConfigError("next_sentence_head reads the pooler's vector; set pooler to true")
+        _ = self.patterns  # raises ConfigError for an unknown kind of attention
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """The attention pattern of each layer."""
+        return patterns_of_layers(self.attention, self.n_layers, causal=False)
 
     @property
     def ffn_dim(self) -> int:
@@ -96,13 +104,18 @@ class Encoded(NamedTuple):
 class Block(nn.Module):
     """Post-norm: norm(x + attention(x)), then norm(x + feed_forward(x)); [B, T, D] -> [B, T, D]."""
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: BertConfig, pattern: Pattern | None = None) -> None:
         super().__init__()
         c = config
         self.dropout = c.dropout
-        self.attention = Attention(
-            dim=c.dim, n_heads=c.n_heads, bias=True, dropout=dropout_or(c.attention_dropout, c.dropout)
-        )
+        share = dropout_or(c.attention_dropout, c.dropout)
+        self.attention: Attention
+        if c.global_projections and pattern is not None:
+            self.attention = LongformerAttention(dim=c.dim, n_heads=c.n_heads, dropout=share, pattern=pattern)
+        else:
+            self.attention = Attention(
+                dim=c.dim, n_heads=c.n_heads, bias=True, dropout=share, pattern=pattern
+            )
         self.attention_norm = LayerNorm(c.dim, eps=c.norm_eps)
         self.feed_forward = FeedForward(dim=c.dim, hidden_dim=c.ffn_dim, activation=c.activation)
         self.ffn_norm = LayerNorm(c.dim, eps=c.norm_eps)
@@ -124,7 +137,7 @@ class Bert(nn.Module):
         self.position_embedding = nn.Embedding(c.position_offset + c.max_seq_len, c.dim)
         self.segment_embedding = nn.Embedding(c.type_vocab_size, c.dim)
         self.embedding_norm = LayerNorm(c.dim, eps=c.norm_eps)
-        self.blocks = nn.ModuleList(Block(c) for _ in range(c.n_layers))
+        self.blocks = nn.ModuleList(Block(c, pattern) for pattern in c.patterns)
         self.pooler = Linear(c.dim, c.dim) if c.pooler else None
         if c.masked_lm_head:
             self.mlm_transform = Linear(c.dim, c.dim)

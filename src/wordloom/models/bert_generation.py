@@ -34,11 +34,11 @@ from wordloom.errors import ConfigError
 from wordloom.models.bert import BertConfig, Block
 from wordloom.models.checks import check_settings, dropout_or, fills_everything, positions_within
 from wordloom.nn import Attention, LayerNorm, Swish
+from wordloom.nn.attention.visibility import Visibility
 from wordloom.nn.cache import DecoderCache, LayerKeyValues, positions_and_visibility
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
 from wordloom.nn.memory import Memory
-from wordloom.nn.visibility import Visibility
 
 
 @dataclass(frozen=True, kw_only=True)

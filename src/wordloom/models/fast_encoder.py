@@ -17,8 +17,8 @@ from wordloom.models.bert import Bert
 from wordloom.models.building.deviation import deviation
 from wordloom.models.roberta import Roberta
 from wordloom.nn import LayerNorm
+from wordloom.nn.attention.visibility import Visibility
 from wordloom.nn.linear import PackedLinear
-from wordloom.nn.visibility import Visibility
 
 
 class FastEncoder:
@@ -67,6 +67,8 @@ def _unfit(model: Any) -> str:
         return f"a {type(model).__name__} is no BERT or RoBERTa as it was built"
     if model.config.activation not in PackedLinear.ACTIVATIONS:
         return f"activation {model.config.activation}"
+    if model.config.global_projections:
+        return "global tokens have projections of their own"
     if reason := deviation(model):
         return reason
     parameters = list(model.blocks.parameters())
@@ -94,7 +96,7 @@ class _FastBlock:
         a = self.attention
         heads = self.qkv(x).view(*x.shape[:2], 3, a.n_heads, a.head_dim).transpose(1, 3)  # [B, H, 3, T, E]
         q, k, v = heads.unbind(2)
-        out = a.attend(q, k, v, visibility).transpose(1, 2).flatten(-2)  # [B, T, D]
+        out = a.attend(q, k, v, visibility.through(a.pattern)).transpose(1, 2).flatten(-2)  # [B, T, D]
         x = _norm(self.attention_norm, self.o_proj(out, x))
         return _norm(self.ffn_norm, self.down_proj(self.up_proj(x), x))
 

@@ -25,10 +25,10 @@ from torch import Tensor, nn
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.checks import check_settings, dropout_or, fills_everything, positions_within
 from wordloom.nn import Attention, FeedForward, LayerNorm, Swish, sinusoidal_positions
+from wordloom.nn.attention import Pattern, Visibility, patterns_of_layers
 from wordloom.nn.cache import KeyValueCache, LayerKeyValues, positions_and_visibility
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
-from wordloom.nn.visibility import Visibility
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +43,7 @@ class GPTConfig:
     hidden_dim: int | None = None  # 4 * dim
     positions: str = "learned"  # or "sinusoidal"
     activation: str = "gelu_tanh"
+    attention: str = "full"  # which keys a query sees: see wordloom.nn.attention.pattern
     norm_eps: float = 1e-5
     tie_embeddings: bool = True
     output_bias: bool = False
@@ -59,17 +60,27 @@ class GPTConfig:
             )
         if self.positions == "sinusoidal" and self.dim % 2:
             raise ConfigError(f"sinusoidal positions need an even dim, not {self.dim}")
+        _ = self.patterns  # raises ConfigError for an unknown kind of attention
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """The attention pattern of each layer."""
+        return patterns_of_layers(self.attention, self.n_layers, causal=True)
 
 
 class Block(nn.Module):
     """Post-norm: norm(x + attention(x)), then norm(x + feed_forward(x)); [B, T, D] -> [B, T, D]."""
 
-    def __init__(self, config: GPTConfig) -> None:
+    def __init__(self, config: GPTConfig, pattern: Pattern) -> None:
         super().__init__()
         c = config
         self.dropout = c.dropout
         self.attention = Attention(
-            dim=c.dim, n_heads=c.n_heads, bias=True, dropout=dropout_or(c.attention_dropout, c.dropout)
+            dim=c.dim,
+            n_heads=c.n_heads,
+            bias=True,
+            dropout=dropout_or(c.attention_dropout, c.dropout),
+            pattern=pattern,
         )
         self.attention_norm = LayerNorm(c.dim, eps=c.norm_eps)
         self.feed_forward = FeedForward(
@@ -95,7 +106,7 @@ class GPT(nn.Module):
         if c.positions == "learned":
             self.position_embedding = nn.Embedding(c.max_seq_len, c.dim)
         self._sinusoidal: Tensor | None = None  # built at first use; no weight, never cast to bfloat16
-        self.blocks = nn.ModuleList(Block(c) for _ in range(c.n_layers))
+        self.blocks = nn.ModuleList(Block(c, pattern) for pattern in c.patterns)
         self.lm_head = Head(c.dim, c.vocab_size, bias=c.output_bias)
         self.tie_weights()
 
@@ -153,7 +164,8 @@ class GPT(nn.Module):
 
     def new_cache(self, batch: int, length: int) -> KeyValueCache:
         """Return an empty cache for ``batch`` rows of up to ``length`` tokens."""
-        return KeyValueCache(n_layers=self.config.n_layers, batch=batch, length=length)
+        remembered = [pattern.remembered for pattern in self.config.patterns]
+        return KeyValueCache(n_layers=len(remembered), batch=batch, length=length, remembered=remembered)
 
 
 PRESETS = {"gpt": GPTConfig()}

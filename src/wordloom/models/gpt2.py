@@ -27,10 +27,10 @@ from torch import Tensor, nn
 
 from wordloom.models.checks import check_settings, dropout_or, fills_everything, positions_within
 from wordloom.nn import Attention, FeedForward, LayerNorm, Swish
+from wordloom.nn.attention import Pattern, Visibility, patterns_of_layers
 from wordloom.nn.cache import KeyValueCache, LayerKeyValues, positions_and_visibility
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
-from wordloom.nn.visibility import Visibility
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +45,7 @@ class GPT2Config:
     hidden_dim: int | None = None  # 4 * dim
     bias: bool = True  # of every Linear and LayerNorm
     activation: str = "gelu_tanh"
+    attention: str = "full"  # which keys a query sees: see wordloom.nn.attention.pattern
     norm_eps: float = 1e-5
     tie_embeddings: bool = True
     dropout: float = 0.0  # after attention's o_proj and after feed_forward; the paper trains with 0.1
@@ -53,18 +54,28 @@ class GPT2Config:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        _ = self.patterns  # raises ConfigError for an unknown kind of attention
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """The attention pattern of each layer."""
+        return patterns_of_layers(self.attention, self.n_layers, causal=True)
 
 
 class Block(nn.Module):
     """Pre-norm: x + attention(norm(x)), then x + feed_forward(norm(x)); [B, T, D] -> [B, T, D]."""
 
-    def __init__(self, config: GPT2Config) -> None:
+    def __init__(self, config: GPT2Config, pattern: Pattern) -> None:
         super().__init__()
         c = config
         self.dropout = c.dropout
         self.attention_norm = LayerNorm(c.dim, eps=c.norm_eps, bias=c.bias)
         self.attention = Attention(
-            dim=c.dim, n_heads=c.n_heads, bias=c.bias, dropout=dropout_or(c.attention_dropout, c.dropout)
+            dim=c.dim,
+            n_heads=c.n_heads,
+            bias=c.bias,
+            dropout=dropout_or(c.attention_dropout, c.dropout),
+            pattern=pattern,
         )
         self.ffn_norm = LayerNorm(c.dim, eps=c.norm_eps, bias=c.bias)
         self.feed_forward = FeedForward(
@@ -87,7 +98,7 @@ class GPT2(nn.Module):
         self.embedding_dropout = dropout_or(c.embedding_dropout, c.dropout)
         self.token_embedding = nn.Embedding(c.vocab_size, c.dim)
         self.position_embedding = nn.Embedding(c.max_seq_len, c.dim)
-        self.blocks = nn.ModuleList(Block(c) for _ in range(c.n_layers))
+        self.blocks = nn.ModuleList(Block(c, pattern) for pattern in c.patterns)
         self.final_norm = LayerNorm(c.dim, eps=c.norm_eps, bias=c.bias)
         self.lm_head = Head(c.dim, c.vocab_size, bias=False)
         self.tie_weights()
@@ -138,7 +149,8 @@ class GPT2(nn.Module):
 
     def new_cache(self, batch: int, length: int) -> KeyValueCache:
         """Return an empty cache for ``batch`` rows of up to ``length`` tokens."""
-        return KeyValueCache(n_layers=self.config.n_layers, batch=batch, length=length)
+        remembered = [pattern.remembered for pattern in self.config.patterns]
+        return KeyValueCache(n_layers=len(remembered), batch=batch, length=length, remembered=remembered)
 
 
 PRESETS = {

@@ -31,10 +31,10 @@ from torch import Tensor, nn
 
 from wordloom.models.checks import check_settings, dropout_or, fills_everything
 from wordloom.nn import Attention, GatedFeedForward, RMSNorm, Rotary, Swish
+from wordloom.nn.attention import Pattern, Visibility, patterns_of_layers
 from wordloom.nn.cache import KeyValueCache, LayerKeyValues, positions_and_visibility
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
-from wordloom.nn.visibility import Visibility
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +50,7 @@ class LlamaConfig:
     head_dim: int | None = None  # dim / n_heads
     hidden_dim: int | None = None  # 8/3 of dim, rounded up to a multiple of 256
     activation: str = "silu"
+    attention: str = "full"  # which keys a query sees: see wordloom.nn.attention.pattern
     attention_bias: bool = False
     feed_forward_bias: bool = False
     norm_eps: float = 1e-6
@@ -64,6 +65,12 @@ class LlamaConfig:
         check_settings(self)
         # raises ConfigError for an odd head_dim and for unknown or impossible scaling
         Rotary(head_dim=self.head_width, theta=self.rope_theta, scaling=self.rope_scaling)
+        _ = self.patterns  # raises ConfigError for an unknown kind of attention
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """The attention pattern of each layer."""
+        return patterns_of_layers(self.attention, self.n_layers, causal=True)
 
     @property
     def kv_heads(self) -> int:
@@ -84,7 +91,7 @@ class LlamaConfig:
 class Block(nn.Module):
     """Pre-norm: x + attention(norm(x)), then x + feed_forward(norm(x)); [B, T, D] -> [B, T, D]."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: LlamaConfig, pattern: Pattern) -> None:
         super().__init__()
         c = config
         self.dropout = c.dropout
@@ -96,6 +103,7 @@ class Block(nn.Module):
             head_dim=c.head_width,
             bias=c.attention_bias,
             dropout=dropout_or(c.attention_dropout, c.dropout),
+            pattern=pattern,
         )
         self.ffn_norm = RMSNorm(c.dim, eps=c.norm_eps)
         self.feed_forward = GatedFeedForward(
@@ -120,7 +128,7 @@ class Llama(nn.Module):
         self.embedding_dropout = dropout_or(c.embedding_dropout, c.dropout)
         self.rotary = Rotary(head_dim=c.head_width, theta=c.rope_theta, scaling=c.rope_scaling)
         self.token_embedding = nn.Embedding(c.vocab_size, c.dim)
-        self.blocks = nn.ModuleList(Block(c) for _ in range(c.n_layers))
+        self.blocks = nn.ModuleList(Block(c, pattern) for pattern in c.patterns)
         self.final_norm = RMSNorm(c.dim, eps=c.norm_eps)
         self.lm_head = Head(c.dim, c.vocab_size, bias=False)
         self.tie_weights()
@@ -175,7 +183,8 @@ class Llama(nn.Module):
 
     def new_cache(self, batch: int, length: int) -> KeyValueCache:
         """Return an empty cache for ``batch`` rows of up to ``length`` tokens."""
-        return KeyValueCache(n_layers=self.config.n_layers, batch=batch, length=length)
+        remembered = [pattern.remembered for pattern in self.config.patterns]
+        return KeyValueCache(n_layers=len(remembered), batch=batch, length=length, remembered=remembered)
 
 
 _LLAMA2 = LlamaConfig(max_seq_len=4096, norm_eps=1e-5)

@@ -43,11 +43,11 @@ from torch.nn import functional as F
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.checks import check_settings, dropout_or, fills_everything, positions_within
 from wordloom.nn import Attention, FeedForward, LayerNorm, Rotary, Swish, sinusoidal_positions
+from wordloom.nn.attention import Pattern, Visibility, patterns_of_layers
 from wordloom.nn.cache import DecoderCache, LayerKeyValues, positions_and_visibility
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
 from wordloom.nn.memory import Memory
-from wordloom.nn.visibility import Visibility
 
 POSITIONS = ("sinusoidal", "sinusoidal_halves", "learned", "rotary", "one_hot", "none")
 
@@ -65,6 +65,7 @@ class TransformerConfig:
     n_heads: int = 8
     hidden_dim: int | None = None  # 4 * dim
     activation: str = "relu"
+    attention: str = "full"  # which keys a query of self-attention sees: see wordloom.nn.attention.pattern
     norm_place: str = "post"  # or "pre"
     norm_eps: float = 1e-5
     positions: str = "sinusoidal"  # see POSITIONS
@@ -80,6 +81,7 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        _ = self.patterns, self.decoder_patterns  # raises ConfigError for an unknown kind of attention
         for name, allowed in (("positions", POSITIONS), ("norm_place", ("post", "pre"))):
             value = getattr(self, name)
             if value not in allowed:
@@ -108,6 +110,16 @@ class TransformerConfig:
         return self.n_decoder_layers or self.n_layers
 
     @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """The pattern of self-attention in each layer of the encoder."""
+        return patterns_of_layers(self.attention, self.n_layers, causal=False)
+
+    @property
+    def decoder_patterns(self) -> tuple[Pattern, ...]:
+        """The pattern of self-attention in each layer of the decoder."""
+        return patterns_of_layers(self.attention, self.decoder_layers, causal=True)
+
+    @property
     def ffn_dim(self) -> int:
         """Hidden width of the feed-forward: ``hidden_dim``, or 4 * dim."""
         return self.hidden_dim or 4 * self.dim
@@ -116,11 +128,11 @@ class TransformerConfig:
 class EncoderBlock(nn.Module):
     """Self-attention, then feed-forward; [B, S, D] -> [B, S, D]."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, pattern: Pattern) -> None:
         super().__init__()
         c = config
         self.dropout, self.pre_norm = c.dropout, c.norm_place == "pre"
-        self.attention = _attention(c)
+        self.attention = _attention(c, pattern)
         self.attention_norm = LayerNorm(c.dim, eps=c.norm_eps)
         self.feed_forward = FeedForward(
             dim=c.dim, hidden_dim=c.ffn_dim, activation=c.activation, dropout=c.activation_dropout
@@ -144,8 +156,8 @@ class EncoderBlock(nn.Module):
 class DecoderBlock(EncoderBlock):
     """Causal self-attention, attention to the source, feed-forward; [B, T, D] -> [B, T, D]."""
 
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: TransformerConfig, pattern: Pattern) -> None:
+        super().__init__(config, pattern)
         self.cross_attention = _attention(config)
         self.cross_attention_norm = LayerNorm(config.dim, eps=config.norm_eps)
 
@@ -186,9 +198,11 @@ class DecoderBlock(EncoderBlock):
         return self.ffn_norm(x + self._dropped(self.feed_forward(x)))
 
 
-def _attention(config: TransformerConfig) -> Attention:
+def _attention(config: TransformerConfig, pattern: Pattern | None = None) -> Attention:
     c = config
-    return Attention(dim=c.dim, n_heads=c.n_heads, bias=c.attention_bias, dropout=c.attention_dropout)
+    return Attention(
+        dim=c.dim, n_heads=c.n_heads, bias=c.attention_bias, dropout=c.attention_dropout, pattern=pattern
+    )
 
 
 class Transformer(nn.Module):
@@ -206,9 +220,9 @@ class Transformer(nn.Module):
             self.source_position_embedding = nn.Embedding(c.max_seq_len, c.dim)
             self.position_embedding = nn.Embedding(c.max_seq_len, c.dim)
         self._sinusoidal: Tensor | None = None  # built at first use; no weight, never cast to bfloat16
-        self.encoder_blocks = nn.ModuleList(EncoderBlock(c) for _ in range(c.n_layers))
+        self.encoder_blocks = nn.ModuleList(EncoderBlock(c, pattern) for pattern in c.patterns)
         self.encoder_norm = LayerNorm(c.dim, eps=c.norm_eps) if c.norm_place == "pre" else None
-        self.decoder_blocks = nn.ModuleList(DecoderBlock(c) for _ in range(c.decoder_layers))
+        self.decoder_blocks = nn.ModuleList(DecoderBlock(c, pattern) for pattern in c.decoder_patterns)
         self.final_norm = LayerNorm(c.dim, eps=c.norm_eps) if c.norm_place == "pre" else None
         self.lm_head = Head(c.dim, c.vocab_size, bias=c.output_bias)
         self.tie_weights()
@@ -303,7 +317,8 @@ class Transformer(nn.Module):
 
     def new_cache(self, batch: int, length: int) -> DecoderCache:
         """Return an empty cache for ``batch`` rows of up to ``length`` tokens."""
-        return DecoderCache(n_layers=self.config.decoder_layers, batch=batch, length=length)
+        remembered = [pattern.remembered for pattern in self.config.decoder_patterns]
+        return DecoderCache(n_layers=len(remembered), batch=batch, length=length, remembered=remembered)
 
 
 PRESETS = {

@@ -12,12 +12,12 @@ Every boolean mask is True where a position takes part (the polarity of
 """
 
 from wordloom.nn.attention import ATTENTION_BACKENDS, Attention, set_attention_backend
+from wordloom.nn.attention.visibility import EVERYTHING, Visibility, causal_mask
 from wordloom.nn.cache import KeyValueCache
 from wordloom.nn.feed_forward import ACTIVATIONS, FeedForward, GatedFeedForward, Swish
 from wordloom.nn.linear import Linear
 from wordloom.nn.norms import LayerNorm, RMSNorm
 from wordloom.nn.positions import Rotary, apply_rotary, halves_to_pairs, pairs_to_halves, sinusoidal_positions
-from wordloom.nn.visibility import EVERYTHING, Visibility, causal_mask
 
 __all__ = [
     "ACTIVATIONS", "ATTENTION_BACKENDS", "EVERYTHING", "Attention", "FeedForward", "GatedFeedForward",

@@ -14,6 +14,8 @@ of another.  Every generative family decodes through one protocol::
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol, Self
 
 import torch
@@ -21,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wordloom.errors import ConfigError, GenerationError
-from wordloom.nn.visibility import Visibility
+from wordloom.nn.attention.visibility import Visibility
 
 
 class Cache(Protocol):
@@ -96,22 +98,35 @@ class RowLengths:
 class LayerKeyValues:
     """One layer's keys and values, each [B, K, capacity, E], written in place.
 
-    ``source`` holds those of a decoder's source, each [N, K, S, E], from the first token on.
+    ``remembered`` (G, W) says that later queries see only the first G and the last W tokens
+    (:attr:`wordloom.nn.attention.Pattern.remembered`).  Then the first G places hold the first G tokens, and
+    W more are a ring: a new token takes the place of the one W before it.  ``source`` holds those of a
+    decoder's source, each [N, K, S, E], from the first token on.
     """
 
     source: tuple[Tensor, Tensor] | None = None
 
-    def __init__(self, cache: KeyValueCache) -> None:
+    def __init__(self, cache: KeyValueCache, remembered: tuple[int, int] | None = None) -> None:
         self.cache = cache
+        self.remembered = remembered
+        self.bound = None if remembered is None else sum(remembered)
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
 
-    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new keys and values [B, K, T, E] at each row's length; return the views [B, K, S, E].
+    def append(
+        self, keys: Tensor, values: Tensor, visibility: Visibility
+    ) -> tuple[Tensor, Tensor, Visibility]:
+        """Store new keys and values [B, K, T, E]; return those that the new queries may see, [B, K, S, E].
 
-        S is the largest length with the new tokens.  A shorter row has keys behind its own that no query of
-        it may see: zeros, or what a longer text or padding left there.
+        S is the largest length with the new tokens, or the places of a ring.  A shorter row has keys behind
+        its own that no query of it may see: zeros, or what a longer text or padding left there.
         """
+        stop = self.cache.longest + keys.shape[2]
+        if self.bound is None or stop <= self.bound:
+            return *self._append_in_order(keys, values), visibility
+        return self._append_to_ring(keys, values, visibility)
+
+    def _append_in_order(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         start, T = self.cache.longest, keys.shape[2]
         stop = start + T
         if self.keys is None or self.values is None or self.keys.shape[2] < stop:
@@ -127,11 +142,49 @@ class LayerKeyValues:
             self.values[rows, :, slots] = values.transpose(1, 2)
         return self.keys[:, :, :stop], self.values[:, :, :stop]
 
+    def _append_to_ring(
+        self, keys: Tensor, values: Tensor, visibility: Visibility
+    ) -> tuple[Tensor, Tensor, Visibility]:
+        """See :meth:`append`; new tokens take the places of tokens that no later query sees."""
+        assert self.remembered is not None
+        assert self.bound is not None
+        first, last = self.remembered
+        lengths, T = self.cache.lengths[:, None], keys.shape[2]
+        new = lengths + torch.arange(T)  # [B, T] positions
+        before = ring_positions(lengths, first, self.bound)  # [B, bound], as stored
+        if self.keys is None or self.keys.shape[2] < self.bound:
+            self.grow(keys, self.bound)
+        assert self.keys is not None
+        assert self.values is not None
+        if T > 1:  # the first of the new queries see keys that the last of the new keys take the place of
+            seen_keys = torch.cat([self.keys, keys], dim=2)
+            seen_values = torch.cat([self.values, values], dim=2)
+            positions = torch.cat([before, new], dim=1)
+        real = (
+            torch.full_like(lengths, T) if visibility.new_tokens is None else visibility.new_tokens[:, None]
+        )
+        kept = (new < lengths + real.cpu()) & ((new < first) | (new >= lengths + real.cpu() - last))
+        row, t = kept.nonzero(as_tuple=True)
+        place = ring_place(new[row, t], first, self.bound)
+        row, t, place = (index.to(keys.device) for index in (row, t, place))
+        self.keys[row, :, place] = keys[row, :, t]
+        self.values[row, :, place] = values[row, :, t]
+        if T == 1:
+            seen_keys, seen_values = self.keys, self.values
+            positions = ring_positions(lengths + 1, first, self.bound)
+        device = keys.device
+        visibility = replace(
+            visibility, starts=self.cache.lengths.to(device), key_positions=positions.to(device)
+        )
+        return seen_keys, seen_values, visibility
+
     def grow(self, like: Tensor, needed: int) -> None:
         """Make room for ``needed`` tokens of keys and values like ``like`` [B, K, *, E]."""
         # doubling keeps copies amortised when the caller asked for less than it then used
         old = 0 if self.keys is None else self.keys.shape[2]
         capacity = max(self.cache.capacity, needed, 2 * old)
+        if self.bound is not None:
+            capacity = min(capacity, self.bound)
         B, K, _, E = like.shape
         for name, stored in (("keys", self.keys), ("values", self.values)):
             longer = like.new_zeros(B, K, capacity, E)
@@ -140,16 +193,37 @@ class LayerKeyValues:
             setattr(self, name, longer)
 
 
+def ring_place(positions: Tensor, first: int, bound: int) -> Tensor:
+    """Return where a layer of ``bound`` places, whose first are no ring, stores tokens at ``positions``."""
+    return torch.where(positions < bound, positions, first + (positions - first) % (bound - first or 1))
+
+
+def ring_positions(lengths: Tensor, first: int, bound: int) -> Tensor:
+    """Return the position of the token in each place [B, bound], -1 for none; ``lengths`` is [B, 1]."""
+    place = torch.arange(bound)
+    around = (lengths - 1 - place).div(bound - first or 1, rounding_mode="floor") * (bound - first)
+    return torch.where(place < lengths, place + around * (place >= first), -1)
+
+
 class KeyValueCache(RowLengths):
     """Keys and values of every layer for B rows, allocated once for ``length`` tokens at the first use.
 
-    Device and dtype are those of the first keys stored.
+    Device and dtype are those of the first keys stored.  ``remembered`` has an entry for each layer; see
+    :class:`LayerKeyValues`.
     """
 
-    def __init__(self, *, n_layers: int, batch: int, length: int) -> None:
+    def __init__(
+        self,
+        *,
+        n_layers: int,
+        batch: int,
+        length: int,
+        remembered: Sequence[tuple[int, int] | None] | None = None,
+    ) -> None:
         super().__init__(batch)
         self.capacity = length
-        self.layers = [LayerKeyValues(self) for _ in range(n_layers)]
+        bounds = remembered or [None] * n_layers
+        self.layers = [LayerKeyValues(self, bound) for bound in bounds]
         self._slots: tuple[Tensor, Tensor] | None = None
 
     def layer(self, index: int) -> LayerKeyValues:
@@ -157,7 +231,8 @@ class KeyValueCache(RowLengths):
 
     def empty(self, batch: int, length: int) -> Self:
         """Return an empty cache for the same model."""
-        return type(self)(n_layers=len(self.layers), batch=batch, length=length)
+        remembered = [layer.remembered for layer in self.layers]
+        return type(self)(n_layers=len(self.layers), batch=batch, length=length, remembered=remembered)
 
     def set_lengths(self, lengths: Tensor) -> None:
         super().set_lengths(lengths)
@@ -186,16 +261,28 @@ class KeyValueCache(RowLengths):
         longest, rows = max(self.longest, other.longest), [self.n_rows, other.n_rows]
         self.capacity = max(self.capacity, other.capacity)
         for layer, added in zip(self.layers, other.layers, strict=True):
-            layer.keys = _joined(layer.keys, added.keys, rows, longest, self.capacity)
-            layer.values = _joined(layer.values, added.values, rows, longest, self.capacity)
+            length, capacity = longest, self.capacity
+            if layer.bound is not None:
+                length, capacity = min(length, layer.bound), min(capacity, layer.bound)
+            layer.keys = _joined(layer.keys, added.keys, rows, length, capacity)
+            layer.values = _joined(layer.values, added.values, rows, length, capacity)
         self.set_lengths(torch.cat([self.lengths, other.lengths]))
 
     def truncate(self, lengths: int | Tensor) -> None:
         """Keep the first ``lengths`` tokens of each row: one number, or [B].
 
-        Raises GenerationError for a length that is negative or above the row's.
+        Raises GenerationError for a length that is negative or above the row's, and where tokens that the
+        next ones would see have left the ring of a layer.
         """
-        self.set_lengths(self.checked(lengths))
+        kept = self.checked(lengths)
+        for layer in self.layers:
+            overwritten = self.lengths - (self.lengths if layer.bound is None else layer.bound)
+            if bool(((kept < self.lengths - 1) & (overwritten > 0)).any()):
+                raise GenerationError(
+                    f"a cache that keeps the last {layer.remembered[1]} of {self.longest} tokens cannot be "  # type: ignore[index]
+                    f"truncated to {kept.tolist()}; read the text again"
+                )
+        self.set_lengths(kept)
 
 
 def _rows(stored: Tensor, rows: Tensor, length: int) -> Tensor:
@@ -240,8 +327,15 @@ class DecoderCache(KeyValueCache):
     sentence share the keys of its source, which do not move when beams change places.
     """
 
-    def __init__(self, *, n_layers: int, batch: int, length: int) -> None:
-        super().__init__(n_layers=n_layers, batch=batch, length=length)
+    def __init__(
+        self,
+        *,
+        n_layers: int,
+        batch: int,
+        length: int,
+        remembered: Sequence[tuple[int, int] | None] | None = None,
+    ) -> None:
+        super().__init__(n_layers=n_layers, batch=batch, length=length, remembered=remembered)
         self.source_attend: Tensor | None = None  # [N, S] True where a source's token is real
 
     @property
@@ -396,8 +490,9 @@ def positions_and_visibility(
         raise ConfigError("padding comes before a token; in a cache it must follow the tokens of a row")
     start = 0 if cache is None else cache.longest
     new = torch.arange(start, start + T, device=device)[None]  # [1, T]
+    new_tokens = None if attend is None else attend.sum(dim=1)
     if cache is None or cache.uniform:
-        return new, Visibility(causal=True, documents=documents)
+        return new, Visibility(causal=True, documents=documents, new_tokens=new_tokens)
     starts = cache.lengths.to(device)
-    visibility = Visibility(causal=True, starts=starts, documents=documents)
+    visibility = Visibility(causal=True, starts=starts, documents=documents, new_tokens=new_tokens)
     return starts[:, None] + (new - start), visibility  # [B, T]

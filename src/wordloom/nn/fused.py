@@ -3,7 +3,7 @@
 Each function computes the plain expression in its docstring, in float32 whatever the tensors' dtype.  Where a
 kernel does not apply (another device, small tensors, tensor subclasses, torch.compile) it evaluates the plain
 expression itself.  The fast path can be differentiated once.  The kernels are in
-:mod:`wordloom.kernels.elementwise` and :mod:`wordloom.kernels.attention`.
+:mod:`wordloom.kernels.elementwise` and :mod:`wordloom.kernels.attention.dense`.
 """
 
 from __future__ import annotations
@@ -144,12 +144,17 @@ def attention_program(dtype: torch.dtype, head_dim: int) -> bool:
         return False  # PyTorch's kernel uses AMX; with AVX512 alone it has half our speed
     if dtype not in (torch.float32, torch.bfloat16):
         return False
-    return _own_products(head_dim) or programs.sgemm() != 0
+    return attention_products(head_dim) is not None
 
 
-def _own_products(head_dim: int) -> bool:
-    """Return whether attention uses our own products: for whole vectors, where MKL is not faster."""
-    return head_dim % 16 == 0 and mkl_is_a_guest() and programs.ready()
+def attention_products(head_dim: int) -> int | None:
+    """Return the address of the ``sgemm`` that attention calls; 0 for our own products, None without either.
+
+    Our own products take whole vectors, and are used where MKL is not faster.
+    """
+    if head_dim % 16 == 0 and mkl_is_a_guest() and programs.ready():
+        return 0
+    return programs.sgemm() or None
 
 
 def attention(
@@ -202,15 +207,14 @@ class _Attention(torch.autograd.Function):
 def _run_attention(
     name: str, q: Tensor, k: Tensor, v: Tensor, keys: Tensor | None, settings: Any, *others: Tensor
 ) -> None:
-    from wordloom.kernels.attention import scratch_elements
+    from wordloom.kernels.attention.dense import scratch_elements
 
     (_, H, T, E), (B, K, S) = q.shape, k.shape[:3]
     scale, is_causal, dropout, seed = settings
     steps = [t.stride(axis) for t in (q, k, v) for axis in (0, 2, 1)]
-    routine = 0 if _own_products(E) else programs.sgemm()
     run(
-        f"attention.{name}", q.dtype, B * K, routine, T, S, E, H, K, scale, is_causal, keys, seed,
-        int(dropout * (1 << 32)), 1.0 / (1.0 - dropout), q, k, v, *steps, *others,
+        f"attention.dense.{name}", q.dtype, B * K, attention_products(E), T, S, E, H, K, scale, is_causal,
+        keys, seed, int(dropout * (1 << 32)), 1.0 / (1.0 - dropout), q, k, v, *steps, *others,
         scratch=scratch_elements(S, E),
     )  # fmt: skip
 

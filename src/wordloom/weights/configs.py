@@ -38,6 +38,18 @@ FORMATS: dict[str, Format] = {
     "rnn_classifier": own_format("rnn_classifier", generates=False, has_token_ids=False),
 }
 
+# Models with sliding windows that look like a LLaMA or a GPT-2, and compute something else.
+_GEMMA = "a Gemma adds 1 to the weights of its norms, scales its embeddings and caps its scores"
+_OTHERWISE = {
+    "gemma": _GEMMA,
+    "gemma2": _GEMMA,
+    "gemma3": _GEMMA,
+    "gemma3_text": _GEMMA,
+    "gpt_neo": "a GPT-Neo does not scale its attention scores",
+    "cohere2": "a Cohere runs attention and feed-forward side by side",
+    "qwen2": "a Qwen2 has biases in q, k and v alone",
+}
+
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 # Keys of config.json that identify the tokenizers a model was trained with.
@@ -72,7 +84,7 @@ def config_to_json(config: Any, tokens: Mapping[str, int | None] | None = None) 
         return json_with_head(config_to_json(config.body, tokens), config)
     family = family_of(config)
     ids = {key: (tokens or {}).get(key) for key in TOKEN_IDS if FORMATS[family].has_token_ids}
-    theirs = FORMATS[family].config_to(config)
+    theirs = FORMATS[family].written(config)
     if theirs is None:
         return {"model_type": OWN + family, **_plain(asdict(config)), **ids}
     ours = asdict(config)
@@ -97,8 +109,12 @@ def config_from_json(theirs: Mapping[str, Any]) -> Any:
     if task_of(theirs) is not None:
         return config_with_head(theirs, config_from_json(_without_head(theirs)))
     model_type = theirs.get("model_type")
-    known = {form.model_type: family for family, form in FORMATS.items()}
+    known = {
+        name: family for family, form in FORMATS.items() for name in (form.model_type, *form.other_types)
+    }
     known |= {OWN + family: family for family, form in FORMATS.items() if form.has_token_ids}
+    if isinstance(model_type, str) and model_type in _OTHERWISE:
+        raise CheckpointError(f"models of type {model_type!r} are not read here: {_OTHERWISE[model_type]}")
     if not isinstance(model_type, str) or model_type not in known:
         problem = (
             "names no model_type" if model_type is None else f"has the unknown model_type {model_type!r}"
@@ -120,7 +136,7 @@ def config_from_json(theirs: Mapping[str, Any]) -> Any:
     if unknown:
         raise CheckpointError(f'"wordloom" holds unknown settings: {", ".join(sorted(unknown))}')
     extended = _build(family, asdict(config) | dict(extra))
-    if FORMATS[family].config_to(extended) != FORMATS[family].config_to(config):
+    if FORMATS[family].written(extended) != FORMATS[family].written(config):
         # another tool changed its own keys and kept ours: the weights were saved with its keys
         log.warning('ignoring "wordloom" settings that contradict the rest of config.json: %s', dict(extra))
         return config
@@ -139,12 +155,12 @@ def _config_from_settings(family: str, theirs: Mapping[str, Any]) -> Any:
     """Return the config of transformers' keys alone; a value that equals the default of None becomes None."""
     form = FORMATS[family]
     config = _build(family, form.config_from(form.without_aliases(theirs)))
-    written = form.config_to(config)
+    written = form.written(config)
     for field in fields(config):
         if written is not None and field.default is None and getattr(config, field.name) is not None:
             with suppress(ConfigError):  # the default is impossible beside the other settings
                 left_open = replace(config, **{field.name: None})
-                if form.config_to(left_open) == written:
+                if form.written(left_open) == written:
                     config = left_open
     return config
 

@@ -20,8 +20,10 @@ class Format:
     """How one family lies in a Hugging Face folder.
 
     Attributes:
-        model_type: transformers' name of the family.
+        model_type: transformers' name of the family, unless ``config_to`` names one.
+        other_types: transformers' names of further families that are ours with other settings.
         architecture: transformers' class, unless ``config_to`` names one.
+        writes_patterns: ``config_to`` takes configs whose attention has a pattern; other formats have none.
         config_from: reads our settings from a config.json; raises CheckpointError for a setting that changes
             the computation and is not supported.
         config_to: writes their settings, or returns None if transformers would compute another function; the
@@ -45,6 +47,8 @@ class Format:
     config_from: Callable[[Mapping[str, Any]], dict[str, Any]]
     config_to: Callable[[Any], dict[str, Any] | None]
     table: Sequence[Row] = ()
+    other_types: tuple[str, ...] = ()
+    writes_patterns: bool = False
     prefixes: tuple[str, ...] = ("",)
     ignored: Sequence[Ignored] = ()
     renaming: Callable[[Any, Collection[str]], Renaming] | None = None
@@ -54,6 +58,11 @@ class Format:
     has_token_ids: bool = True
     starts_with_bos: bool = False
     token_settings: Callable[[Mapping[str, int | None]], dict[str, int]] = lambda ids: {}
+
+    def written(self, config: Any) -> dict[str, Any] | None:
+        """Return transformers' settings for ``config``; None if transformers computes another function."""
+        patterned = any(not pattern.is_full for pattern in getattr(config, "patterns", ()))
+        return None if patterned and not self.writes_patterns else self.config_to(config)
 
     def without_aliases(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
         """Return ``theirs`` with every setting under its first name.

@@ -22,8 +22,8 @@ from wordloom.weights.tensors import Stored, open_tensors, read_json
 
 _log_once = cache(logging.getLogger(__name__).log)
 
-# Settings that do not change the computation, or whose difference shows in a shape.
-_MAY_DIFFER = ("max_seq_len", "hidden_dim", "source_vocab_size", "teacher_forcing")
+# Settings that another run of the same weights may change, or whose difference shows in a shape.
+_MAY_DIFFER = ("max_seq_len", "hidden_dim", "source_vocab_size", "teacher_forcing", "attention")
 
 
 def load_model(
@@ -183,12 +183,13 @@ def renaming_of(config: Any, *, own: bool | None = None) -> Renaming:
     form = format_of(config)
     names = skeleton(config).state_dict().keys()
     if isinstance(config, TaskConfig):
-        own = form.config_to(config.body) is None if own is None else own
+        own = form.written(config.body) is None if own is None else own
         body = renaming_of(config.body, own=own)
-        return renaming_of_head(config, names, body, None if own else form.model_type)
+        model_type = (form.written(config.body) or {}).get("model_type", form.model_type)
+        return renaming_of_head(config, names, body, None if own else model_type)
     tied = ("lm_head.weight", "token_embedding.weight") if getattr(config, "tie_embeddings", False) else None
     n_layers = getattr(config, "n_layers", 0)
-    if form.config_to(config) is None if own is None else own:
+    if form.written(config) is None if own is None else own:
         rows = [Row(name, (name,)) for name in names]
         return Renaming.of(rows, names=names, n_layers=n_layers, tied=tied)
     if form.renaming is not None:

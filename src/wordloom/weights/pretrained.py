@@ -29,7 +29,7 @@ from wordloom.weights.tensors import read_json
 # Settings that may differ: optional parts, and sizes that show in the shapes.
 _MAY_DIFFER = (
     "pooler", "masked_lm_head", "next_sentence_head",
-    "vocab_size", "max_seq_len", "type_vocab_size", "hidden_dim", "empty_id",
+    "vocab_size", "max_seq_len", "type_vocab_size", "hidden_dim", "empty_id", "attention",
 )  # fmt: skip
 
 

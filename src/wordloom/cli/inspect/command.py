@@ -8,7 +8,7 @@ import typer
 from typer import Argument
 from typer.core import TyperGroup
 
-from wordloom.cli.inspect import attention, gradients, parameters, scores, top_words
+from wordloom.cli.inspect import attention, gradients, parameters, pattern, scores, top_words
 
 _DEFAULT_VIEW = "parameters"
 
@@ -47,6 +47,7 @@ def _model(
 
 
 app.command("parameters")(parameters.command)
+app.command("pattern")(pattern.command)
 app.command("attention")(attention.attention)
 app.command("alignment")(attention.alignment)
 app.command("gradients")(gradients.command)

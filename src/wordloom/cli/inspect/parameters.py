@@ -27,16 +27,22 @@ def command(
     ctx: typer.Context,
     context: int | None = option(
         None,
-        "The number of keys that each query attends to, for the costs.  [default: the model's max_seq_len]",
+        "How many tokens a text has, for the costs of attention.  [default: the model's max_seq_len]",
         min=1,
+    ),
+    attention: str | None = option(
+        None, "Another attention, such as band:256+global:4.  [default: the model's]", metavar="PATTERN"
     ),
     json: options.JSON = False,
 ) -> None:
     """Show the parameters of a model.  Report their memory and the operations for each token."""
     from wordloom.inspect import parameter_table
+    from wordloom.models.building.attention import with_attention
 
     name = ctx.obj
-    config = _config(name)
+    config = config_of(name)
+    if attention is not None:
+        config = with_attention(config, attention)
     if not hasattr(config, "n_layers"):
         refuse(ctx, "a bag of words has no attention", "context")
         _bag_parameters(name, config, json=json)
@@ -70,7 +76,7 @@ def _bag_parameters(name: str, config: Any, *, json: bool) -> None:
     print_unwrapped(table_of_shapes)
 
 
-def _config(name: str) -> Any:
+def config_of(name: str) -> Any:
     """Return the config of a preset or a checkpoint; raises CheckpointError for a name that is both."""
     from wordloom.models import PRESETS
     from wordloom.weights import load_config
@@ -100,6 +106,13 @@ def print_parameters(console: Console, name: str, config: Any, table: ParameterT
     if table.kv_cache:
         print_unwrapped(_cache_table(table), console)
         console.print()
+    if table.keys < table.context:
+        shown = f"attention {c.attention}: {table.keys:,.1f} of {table.context:,} keys per query"
+        console.print(f"{shown}\n", highlight=False, markup=False)
+    if table.activations:
+        kept = ", ".join(f"{_bytes(size)} {precision}" for precision, size in table.activations.items())
+        note = f"Attention keeps {kept} for the backward pass of {table.context:,} tokens."
+        console.print(f"{note}\n", highlight=False)
     print_unwrapped(_flops_table(table), console)
 
 
@@ -147,7 +160,7 @@ def _cache_table(table: ParameterTable) -> Table:
     for kv in table.kv_cache:
         sizes = list(kv.bytes_per_token.values())
         kind = f"{kv.kind} (this model)" if kv.is_this_model else kv.kind
-        cells = [_bytes(size) for size in [*sizes, sizes[-1] * table.context]]
+        cells = [_bytes(size) for size in [*sizes, kv.bytes_of_context[precisions[-1]]]]
         rows.add_row(kind, str(kv.n_kv_heads), *cells, style="bold" if kv.is_this_model else "")
     return rows
 
@@ -158,7 +171,7 @@ def _flops_table(table: ParameterTable) -> Table:
     rows = plain_table(f"Operations per {table.per}", "", "FLOPs", "share")
     for name, flops in [
         ("layers: 2 × the weights of their matrices", f.layers),
-        (f"attention: {each} × {table.context:,} keys", f.attention),
+        (f"attention: {each} × {table.keys:,.0f} keys", f.attention),
         ("head: 2 × its weights", f.head),
     ]:
         if table.state and name.startswith("attention") and not flops:

@@ -54,6 +54,8 @@ def _refusal(model: Any) -> str:
         return "the weights are not contiguous on the CPU"
     if family != "rnn" and inner.config.activation not in ACTIVATIONS:
         return f"there is no program for activation {inner.config.activation}"
+    if any(getattr(module, "pattern", None) is not None for module in inner.modules()):
+        return "there is no program for sparse attention"
     if family == "llama" and inner.rotary.kind == "dynamic":
         return "the rotary frequencies depend on the length"
     return _refusal_of_sizes(inner) if family in _CONDITIONED else ""

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.families import MODELS, family_of
+from wordloom.nn.attention.pattern import sequence_of_layers
 
 
 class _NoDefaultInit(TorchFunctionMode):
@@ -98,6 +99,9 @@ def config_from(family: str, **settings: Any) -> Any:
         known = [name for name in MODELS if name != "task_model"]
         raise ConfigError(f"unknown model family {family!r}; {did_you_mean(family, known)}")
     allowed = {field.name: field for field in fields(MODELS[family].config)}
+    if hasattr(MODELS[family].config, "patterns") and isinstance(settings.get("attention"), list):
+        n_layers = settings.get("n_layers", allowed["n_layers"].default)
+        settings["attention"] = sequence_of_layers(settings["attention"], n_layers)
     for key, value in settings.items():
         if key not in allowed:
             ours = _FOREIGN_BY_FAMILY.get(family, {}).get(key, _FOREIGN.get(key))

@@ -42,9 +42,10 @@ class Flops:
 def flops_per_token(model: Any, *, context: int) -> Flops:
     """Return the operations for one token of ``model`` (or of its config) with ``context`` keys per query.
 
-    forward = 2 x matrix weights + sum over layers of 4 x n_heads x head_dim x context.  Embedding look-ups,
-    biases, norms and softmax are not counted.  Heads count for every token, also those that read one token
-    of a text.  ``context`` equal to the sequence length is the convention of model FLOP utilisation
+    forward = 2 x matrix weights + sum over layers of 4 x n_heads x head_dim x keys.  Full attention has
+    ``context`` keys, and a pattern as many as the mean query of a text of ``context`` tokens sees.  Embedding
+    look-ups, biases, norms and softmax are not counted.  Heads count for every token, also those that read
+    one token of a text.  ``context`` equal to the sequence length is the convention of model FLOP utilisation
     (Chowdhery et al. 2022, arXiv:2204.02311, appendix B).  The mean over a causal sequence is about half of
     that, since query t has t + 1 keys.
 
@@ -61,11 +62,46 @@ def flops_per_token(model: Any, *, context: int) -> Flops:
             head += 2 * linear.weight.numel()
         else:
             layers += 2 * linear.weight.numel()
-    attention = sum(4 * a.n_heads * a.head_dim * context for _, a in _layers(_module(model), Attention))
+    attention = sum(
+        round(4 * a.n_heads * a.head_dim * keys_per_query(a, context))
+        for _, a in _layers(_module(model), Attention)
+    )
     for module in _module(model).modules():
         if isinstance(module, DotScorer | AdditiveScorer):  # score and mean
             attention += 2 * (module.score_dim + module.memory_dim) * context
     return Flops(layers=layers, attention=attention, head=head)
+
+
+def keys_per_query(attention: Attention, context: int) -> float:
+    """Return the mean number of keys of a query in a text of ``context`` tokens; full attention has all."""
+    return context if attention.pattern is None else attention.pattern.n_pairs(context) / context
+
+
+def kv_cache_bytes(model: Any, *, context: int, element_bytes: int, n_kv_heads: int | None = None) -> int:
+    """Return the bytes of the cache of a text of ``context`` tokens.
+
+    A layer whose pattern sees only the first and the last tokens keeps no more of them.  The other arguments
+    are those of :func:`kv_cache_bytes_per_token`.
+    """
+    total = 0
+    for name, attention in _layers(_module(model), Attention):
+        remembered = None if attention.pattern is None else attention.pattern.remembered
+        kept = context if remembered is None else min(context, sum(remembered))
+        if not name.startswith("encoder_"):
+            total += 2 * (n_kv_heads or attention.n_kv_heads) * attention.head_dim * element_bytes * kept
+    return total
+
+
+def attention_activation_bytes(model: Any, *, context: int, element_bytes: int) -> int:
+    """Return the bytes that the attentions of a text of ``context`` tokens keep for the backward pass.
+
+    These are queries, keys, values, results and a float32 sum for each query and head.  No kernel keeps the
+    scores, so the memory is linear in the context, whatever the pattern.
+    """
+    return sum(
+        context * ((2 * a.n_heads + 2 * a.n_kv_heads) * a.head_dim * element_bytes + 4 * a.n_heads)
+        for _, a in _layers(_module(model), Attention)
+    )
 
 
 def kv_cache_bytes_per_token(model: Any, *, element_bytes: int, n_kv_heads: int | None = None) -> int:

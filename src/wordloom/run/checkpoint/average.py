@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -14,16 +12,12 @@ from torch import Tensor
 
 from wordloom.errors import CheckpointError
 from wordloom.models import family_of
-from wordloom.run.models.sentence_folder import pooling_files, pooling_of
+from wordloom.run.checkpoint.derived import save_derived
 from wordloom.training.checkpoint import checkpoint_steps
-from wordloom.weights import load_config, load_model, save_model
-from wordloom.weights.configs import TOKEN_IDS
-from wordloom.weights.tensors import read_json
+from wordloom.weights import load_config, load_model
 
 # The files that decide the meaning of ids; they must be equal in all checkpoints.
 _VOCABULARIES = ("tokenizer.json", "vocabulary.json", "source_tokenizer/tokenizer.json")
-# The files of tokenizers, in all known formats; they are copied unchanged.
-_READERS = ("*token*.json", "vocab*", "merges.txt", "encoder.json", "*.model", "chat_template*")
 
 
 def average(
@@ -46,25 +40,8 @@ def average(
     newest = checkpoints[-1]
     steps = [int(path.name.removeprefix("step-")) for path in checkpoints if path.name.startswith("step-")]
     facts = {"average": "mean", "checkpoints": list(map(str, checkpoints)), "steps": steps}
-    notes = {"average.json": json.dumps(facts, indent=1) + "\n"}
-    in_run = newest.parent.name == "checkpoints"
-    recipe = (newest.parent.parent if in_run else newest) / "recipe.toml"
-    if recipe.exists():
-        notes["recipe.toml"] = recipe.read_text(encoding="utf-8")
-    generation = newest / "generation_config.json"
-    config_json = read_json(newest / "config.json")
-    source_tokenizer = config_json.get("source_tokenizer")
-    pooling = pooling_of(newest)
-    save_model(
-        (config, state),
-        Path(out),
-        tokenizer=_CopiedTokenizer(newest, config_json.get("vocabulary")),
-        source_tokenizer=None
-        if source_tokenizer is None
-        else _CopiedTokenizer(newest / str(source_tokenizer), config_json.get("source_vocabulary")),
-        generation=read_json(generation) if generation.exists() else None,
-        files=notes if pooling is None else notes | pooling_files(config.dim, pooling),
-        overwrite=overwrite,
+    save_derived(
+        (config, state), Path(out), source=newest, facts=facts, name="average.json", overwrite=overwrite
     )
     return checkpoints
 
@@ -127,20 +104,3 @@ def _require_alike(folder: Path, first: Path, config: Any) -> None:
 
 def _bytes(path: Path) -> bytes | None:
     return path.read_bytes() if path.exists() else None
-
-
-class _CopiedTokenizer:
-    """A stand-in for the tokenizer of a checkpoint: saving it copies the files unchanged."""
-
-    vocab_size = 0  # it fits the model it comes from
-
-    def __init__(self, folder: Path, vocabulary: dict[str, Any] | None) -> None:
-        self.folder, self.vocabulary_facts = folder, vocabulary
-        facts = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
-        self.bos_id, self.eos_id, self.pad_id = (facts.get(key) for key in TOKEN_IDS)
-
-    def save_pretrained(self, place: Path) -> None:
-        place.mkdir(exist_ok=True)
-        known = {path for pattern in _READERS for path in self.folder.glob(pattern)}
-        for path in filter(Path.is_file, sorted(known)):
-            shutil.copy(path, place / path.name)

@@ -32,6 +32,8 @@ from wordloom.evaluate.reading import tokenizer_name
 from wordloom.evaluate.score import perplexity_of
 from wordloom.files import write_text
 from wordloom.inspect.score_plots import draw_confusion
+from wordloom.models import body_config
+from wordloom.models.building.attention import set_attention
 from wordloom.recipe.data import CausalData, QuestionData, TextData, TranslationData
 from wordloom.run.checkpoint.loaders import ColumnNames, Request, report_columns
 from wordloom.run.models.embedder import Embedder
@@ -47,6 +49,17 @@ from wordloom.text import Specials
 Corpus = TypeVar("Corpus", bound=LabelledCorpus)
 
 PAIRS_HINT = "; pairs of texts and their scores take --task similarity"
+
+
+def evaluate_with_attention(model: Any, attention: str) -> str:
+    """Make a loaded model attend by other patterns; return the note that its scores carry.
+
+    Raises ConfigError for a model without attention by position, and for an unknown pattern.
+    """
+    network = getattr(model, "model", None)
+    before = getattr(body_config(getattr(network, "config", None)), "attention", None)
+    set_attention(network, attention)
+    return f"attention {attention}, and {before} in training"
 
 
 # -- running text ------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from wordloom.models import (
     encodes,
     family_of,
 )
+from wordloom.models.building.attention import with_attention
 from wordloom.models.task_model import BODIES, SUMMARIES
 from wordloom.nn import set_attention_backend
 from wordloom.nn.attention import running_kernel
@@ -99,6 +100,17 @@ def check_vocabulary_size(config: Any, tokenizer: Tokenizer) -> None:
         )
 
 
+def takes_model_of_start(recipe: Recipe, start: Path | None) -> bool:
+    """Return whether the recipe leaves the model to the checkpoint ``start``, but for its attention."""
+    return start is not None and recipe.model.keys() <= {"attention"}
+
+
+def with_recipe_attention(recipe: Recipe, config: Any) -> Any:
+    """Return ``config`` with the attention that the recipe names, if it names any."""
+    attention = recipe.model.get("attention")
+    return config if attention is None else with_attention(config, attention)
+
+
 def new_model(
     recipe: Recipe,
     config: Any,
@@ -113,6 +125,10 @@ def new_model(
     ``extra_tokens`` is that of :func:`wordloom.weights.start_from`; ``whole`` requires all weights.
     """
     check_fits(config, recipe.train)
+    if start is not None:
+        before, now = (getattr(body_config(c), "attention", None) for c in (load_config(start), config))
+        if before != now:
+            progress.say(f"attention   {before} in {start}, now {now}")
     model = build(config, generator=torch.Generator().manual_seed(recipe.seed))
     if start is not None and whole:
         load_state(model, start)
@@ -134,7 +150,8 @@ def set_up_blocks(
     if settings.gradient_checkpointing:
         checkpoint_blocks(model)
     compiled = compile_blocks(model, settings, trainer.device)
-    attention = model.blocks[0].attention
+    layers = [block.attention for block in model.blocks]
+    attention = next((layer for layer in layers if layer.pattern is not None), layers[0])
     elsewhere = compiled.startswith("compiled")  # then PyTorch chooses the attention kernel
     kernel = running_kernel(
         settings.attention_backend,
@@ -142,9 +159,10 @@ def set_up_blocks(
         device=trainer.device,
         dtype=trainer.precision.compute_dtype,
         dropout=attention.dropout,
-        masked=masked,
+        masked=masked or (elsewhere and attention.pattern is not None),
         padded=padded,
         elements=0 if elsewhere else int(tokens) * attention.n_heads * attention.head_dim,
+        pattern=None if elsewhere else attention.pattern,
     )
     return f"{compiled}, attention kernel '{kernel}'"
 

@@ -28,6 +28,8 @@ from wordloom.run.tasks.building import (
     new_config,
     new_model,
     set_up_blocks,
+    takes_model_of_start,
+    with_recipe_attention,
 )
 from wordloom.run.tasks.task import Task, Windows, mean_loss
 from wordloom.text import Specials, Tokenizer
@@ -97,8 +99,8 @@ def _model(recipe: Recipe, tokenizer: Tokenizer, start: Path | None, progress: T
     everything but dropout and max_seq_len. A checkpoint with a head for a task gives its body.
     """
     saved = None if start is None else load_config(start)
-    if saved is not None and not recipe.model:
-        config = body_config(saved)
+    if takes_model_of_start(recipe, start):
+        config = with_recipe_attention(recipe, body_config(saved))
     else:
         config = new_config(recipe, tokenizer, recipe.train.seq_len)
         check_length(config, recipe.train.seq_len)

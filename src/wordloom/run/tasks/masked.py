@@ -36,6 +36,8 @@ from wordloom.run.tasks.building import (
     new_config,
     new_model,
     set_up_blocks,
+    takes_model_of_start,
+    with_recipe_attention,
 )
 from wordloom.run.tasks.task import Task, Windows
 from wordloom.text import Tokenizer
@@ -180,8 +182,11 @@ def _config(recipe: Recipe, tokenizer: Tokenizer, start: Path | None) -> Any:
     for name in _DECIDED:
         if name in recipe.model:
             raise RecipeError(f"model.{name} follows from train.objective and [masking]: leave it out")
-    from_start = start is not None and not recipe.model
-    config = body_config(load_config(start)) if from_start else new_config(recipe, tokenizer, longest)  # type: ignore[arg-type]
+    from_start = takes_model_of_start(recipe, start)
+    if start is not None and from_start:
+        config = with_recipe_attention(recipe, body_config(load_config(start)))
+    else:
+        config = new_config(recipe, tokenizer, longest)
     if not encodes(config):
         able = " or ".join(name for name, each in MODELS.items() if issubclass(each.config, BertConfig))
         raise RecipeError(

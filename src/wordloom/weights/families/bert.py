@@ -1,4 +1,6 @@
-"""BERT as transformers stores it (model_type ``bert``), and RoBERTa (``roberta``).
+"""BERT, RoBERTa and Longformer as transformers stores them, each under its name as the model_type.
+
+A Longformer is a RoBERTa with a band, global tokens, and projections of their own for these.
 
 The names of the stored tensors show which pre-training heads a folder has, and whether it has a pooler;
 config.json names only one of several possible architectures.  Releases that came from TensorFlow call a
@@ -16,6 +18,7 @@ from typing import Any
 from wordloom.errors import CheckpointError
 from wordloom.models.bert import BertConfig
 from wordloom.models.roberta import RobertaConfig
+from wordloom.nn.attention.pattern import Band, Global
 from wordloom.weights.families.task_heads import heads_beside
 from wordloom.weights.formats import ACTIVATION_NAMES, Format, Setting, Settings, refuse_unless
 from wordloom.weights.renaming import Ignored, Renaming, Row, layer_rows
@@ -59,12 +62,24 @@ _BERT = (
     Row("cls.predictions.decoder.weight", ("lm_head.weight",)),
     *layer_rows("cls.seq_relationship", "next_sentence"),
 )
-_ROBERTA = (
-    *_body("roberta."),
+_ROBERTA_HEAD = (
     *layer_rows("lm_head.dense", "mlm_transform"),
     *layer_rows("lm_head.layer_norm", "mlm_norm"),
     Row("lm_head.bias", ("lm_head.bias",)),
     Row("lm_head.decoder.weight", ("lm_head.weight",)),
+)
+_ROBERTA = (*_body("roberta."), *_ROBERTA_HEAD)
+_LONGFORMER = (
+    *_body("longformer."),
+    *(
+        row
+        for name in ("query", "key", "value")
+        for row in layer_rows(
+            f"longformer.encoder.layer.{{i}}.attention.self.{name}_global",
+            f"blocks.{{i}}.attention.{name[0]}_global_proj",
+        )
+    ),
+    *_ROBERTA_HEAD,
 )
 
 
@@ -126,7 +141,7 @@ _SETTINGS = Settings(
 
 def _config_from(theirs: Mapping[str, Any], family: type[BertConfig] = BertConfig) -> dict[str, Any]:
     architectures = theirs.get("architectures") or ["BertModel"]
-    kind = str(architectures[0]).removeprefix("Roberta").removeprefix("Bert")
+    kind = re.sub("^(Roberta|Longformer|Bert)", "", str(architectures[0]))
     settings = _SETTINGS.read({"vocab_size": family.vocab_size, **theirs})
     rows = settings["max_seq_len"]
     return settings | {
@@ -140,7 +155,30 @@ def _config_from(theirs: Mapping[str, Any], family: type[BertConfig] = BertConfi
 
 def _roberta_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
     refuse_unless(theirs, pad_token_id=1)  # transformers counts positions from pad_token_id + 1
-    return _config_from(theirs, RobertaConfig)
+    settings = _config_from(theirs, RobertaConfig)
+    if theirs.get("model_type") != "longformer":
+        return settings
+    widths = theirs.get("attention_window", 512)
+    widths = widths if isinstance(widths, list) else [widths] * settings["n_layers"]
+    if len(widths) != settings["n_layers"] or any(type(w) is not int or w < 2 or w % 2 for w in widths):
+        raise CheckpointError(f"attention_window is an even width for each layer, not {widths!r}")
+    # transformers is told at each call which tokens are global; by default the first one, as for its heads
+    patterns = [f"band:{width // 2}+global:1" for width in widths]
+    attention = patterns[0] if len(set(patterns)) == 1 else ",".join(patterns)
+    return settings | {"attention": attention, "global_projections": True}
+
+
+def _longformer_windows(config: BertConfig) -> list[int] | None:
+    """Return the width of each layer's window as transformers counts it; None for other attention."""
+    widths, tokens = [], set()
+    for pattern in config.patterns:
+        kinds = {type(kind): kind for kind in pattern.kinds}
+        band, first = kinds.get(Band), kinds.get(Global)
+        if len(pattern.kinds) != 2 or not isinstance(band, Band) or not isinstance(first, Global):
+            return None
+        widths.append(2 * band.width)
+        tokens.add(first.tokens)
+    return widths if len(tokens) == 1 else None
 
 
 def _config_to(config: BertConfig) -> dict[str, Any] | None:
@@ -148,11 +186,18 @@ def _config_to(config: BertConfig) -> dict[str, Any] | None:
     default = replace(c, mlm_activation=None).mlm_head_activation  # transformers has no setting for it
     if c.activation not in ACTIVATION_NAMES or (c.masked_lm_head and c.mlm_head_activation != default):
         return None
-    return {
-        "architectures": [("Roberta" if isinstance(c, RobertaConfig) else "Bert") + _architecture(c)],
+    roberta = isinstance(c, RobertaConfig)
+    theirs: dict[str, Any] = {
         **_SETTINGS.write(c),
         "max_position_embeddings": c.position_offset + c.max_seq_len,
     }
+    if all(pattern.is_full for pattern in c.patterns):
+        return {"architectures": [("Roberta" if roberta else "Bert") + _architecture(c)], **theirs}
+    windows = _longformer_windows(c) if roberta and c.global_projections else None
+    if windows is None:
+        return None
+    named = {"model_type": "longformer", "architectures": ["Longformer" + _architecture(c)]}
+    return {**named, **theirs, "attention_window": windows}
 
 
 def _architecture(config: BertConfig) -> str:
@@ -170,6 +215,18 @@ def _roberta_ids(ids: Mapping[str, int | None]) -> dict[str, int]:
     return {"pad_token_id": 1}
 
 
+def _longformer_renaming(
+    ignored: tuple[Ignored, ...], config: BertConfig, names: Collection[str]
+) -> Renaming:
+    long = config.global_projections
+    table, prefix = (_LONGFORMER, "longformer.") if long else (_ROBERTA, "roberta.")
+    return _renaming(table, prefix, "lm_head.", ignored, config, names)
+
+
+def _roberta_refine(config: BertConfig, stored: Collection[str]) -> BertConfig:
+    return _refine(_LONGFORMER if config.global_projections else _ROBERTA, config, stored)
+
+
 def _format(model_type: str, table: tuple[Row, ...], head: str, **settings: Any) -> Format:
     ignored = (*_IGNORED, *heads_beside(model_type))
     return Format(
@@ -179,12 +236,24 @@ def _format(model_type: str, table: tuple[Row, ...], head: str, **settings: Any)
         table=table,
         ignored=ignored,
         config_to=_config_to,
-        renaming=partial(_renaming, table, f"{model_type}.", head, ignored),
-        refine=partial(_refine, table),
+        writes_patterns=True,
         generates=False,
-        **settings,
+        **{
+            "renaming": partial(_renaming, table, f"{model_type}.", head, ignored),
+            "refine": partial(_refine, table),
+            **settings,
+        },
     )
 
 
 FORMAT = _format("bert", _BERT, "cls.predictions.", config_from=_config_from)
-ROBERTA = _format("roberta", _ROBERTA, "lm_head.", config_from=_roberta_from, token_settings=_roberta_ids)
+ROBERTA = _format(
+    "roberta",
+    _ROBERTA,
+    "lm_head.",
+    config_from=_roberta_from,
+    token_settings=_roberta_ids,
+    other_types=("longformer",),
+    renaming=partial(_longformer_renaming, (*_IGNORED, *heads_beside("roberta"))),
+    refine=_roberta_refine,
+)

@@ -41,12 +41,16 @@ _ENDS = {
     "multiple_choice": _CHOICE,
 }
 _ENCODER = {_SEQUENCE: "classifier", _TOKENS: "classifier", _ANSWERS: "qa_outputs", _CHOICE: "classifier"}
+_LLAMA = {_SEQUENCE: "score", _TOKENS: "score", _ANSWERS: "qa_outputs"}
 _KINDS = {
     "bert": _Kind("Bert", _ENCODER),
     "roberta": _Kind("Roberta", {**_ENCODER, _SEQUENCE: "classifier.out_proj"}),
+    "longformer": _Kind("Longformer", {**_ENCODER, _SEQUENCE: "classifier.out_proj"}),
     "openai-gpt": _Kind("OpenAIGPT", {_SEQUENCE: "score"}),
     "gpt2": _Kind("GPT2", {_SEQUENCE: "score", _TOKENS: "classifier", _ANSWERS: "qa_outputs"}),
-    "llama": _Kind("Llama", {_SEQUENCE: "score", _TOKENS: "score", _ANSWERS: "qa_outputs"}),
+    "llama": _Kind("Llama", _LLAMA),
+    "mistral": _Kind("Mistral", _LLAMA),
+    "ministral": _Kind("Ministral", _LLAMA),
 }
 
 
@@ -217,9 +221,9 @@ def _stored_name(theirs: str, config: TaskConfig, model_type: str | None) -> str
     """Return the stored name of a body's tensor in a model with a head."""
     if model_type is None:
         return f"body.{theirs}"
-    if model_type == "roberta" and config.task in ("classification", "regression"):
+    if model_type in ("roberta", "longformer") and config.task in ("classification", "regression"):
         # transformers keeps the pooler of a sequence classifier in its head
-        return theirs.replace("roberta.pooler.dense.", "classifier.dense.")
+        return theirs.replace(f"{model_type}.pooler.dense.", "classifier.dense.")
     if _renames_llama(config, model_type) and theirs.startswith("model."):
         return "transformer." + theirs.removeprefix("model.")
     return theirs
@@ -227,4 +231,4 @@ def _stored_name(theirs: str, config: TaskConfig, model_type: str | None) -> str
 
 def _renames_llama(config: TaskConfig, model_type: str | None) -> bool:
     """Return whether transformers calls the body "transformer" instead of "model"."""
-    return model_type == "llama" and config.task == "question_answering"
+    return model_type in ("llama", "ministral") and config.task == "question_answering"

@@ -28,7 +28,12 @@ from wordloom.recipe import Recipe
 from wordloom.recipe.data import TranslationData
 from wordloom.run.models.tokenizers import Vocabularies, read_vocabularies
 from wordloom.run.prepare import joined_fingerprint, ledger_json, recipe_tokenizer
-from wordloom.run.tasks.building import model_settings, new_model
+from wordloom.run.tasks.building import (
+    model_settings,
+    new_model,
+    takes_model_of_start,
+    with_recipe_attention,
+)
 from wordloom.run.tasks.task import Task, mean_loss
 from wordloom.training import Trainer
 from wordloom.training.gradient_checkpointing import checkpoint_blocks
@@ -179,9 +184,10 @@ def _batches(
 
 def _config(recipe: Recipe, start: Path | None, vocabularies: Vocabularies) -> Any:
     """Return the config of the recipe's model; without one that of ``start``, or of two of its encoder."""
-    if start is not None and not recipe.model:
+    if start is not None and takes_model_of_start(recipe, start):
         config = load_config(start)
         config = config_from_bert(start) if encodes(body_config(config)) else config
+        config = with_recipe_attention(recipe, config)
         family = family_of(config)
     else:
         family, settings = model_settings(recipe)
@@ -210,7 +216,7 @@ def _config(recipe: Recipe, start: Path | None, vocabularies: Vocabularies) -> A
 
 def _form(recipe: Recipe, start: Path | None) -> Format:
     """Return the folder format of the recipe's model, or of one that starts from the checkpoint ``start``."""
-    if start is None or recipe.model:
+    if start is None or not takes_model_of_start(recipe, start):
         family, _ = model_settings(recipe)
         # an unknown family has no config, and the error names those that are known
         return FORMATS[family] if family in FORMATS else format_of(config_from(family))

@@ -13,104 +13,30 @@ from typing import Any
 
 import numpy as np
 
-from wordloom.kernels.arithmetic import exp, f4, hashed, highest
+from wordloom.kernels.arithmetic import exp, f4, highest
+from wordloom.kernels.attention.blocks import (
+    BLOCK,
+    OUR_BLOCK,
+    copy_columns,
+    dense_rows,
+    exponentials,
+    fill_with_zeros,
+    floats,
+    kept_factor,
+    product,
+    put_rows,
+    row_products,
+)
 from wordloom.kernels.machine_code import exact, leaf
-from wordloom.kernels.memory import FLOAT, element_size, is_null, load, pointer, store
+from wordloom.kernels.memory import element_size, is_null, pointer, store
 from wordloom.kernels.parallel import Bytes, Element, Floats, Scratch, Stored, parallel
-from wordloom.kernels.products import gemm, panel
 from wordloom.kernels.registers import LANES
-
-BLOCK = 64  # queries at a time: scores of 64 x 512 are a quarter of a Zen 3 core's second-level cache
-_OUR_BLOCK = 32  # queries at a time with our own products: smaller blocks waste less beyond the diagonal
 
 
 def scratch_elements(S: int, E: int) -> int:
     """Return the floats that a thread needs in either direction for S keys, a multiple of a cache line."""
     padded = -(-S // LANES) * LANES
     return -(-(2 * BLOCK * padded + 5 * padded * E + 4 * BLOCK * E) // 16) * 16
-
-
-# Our own products read the right factor row by row.  So keys (and, backward, values) are copied with time
-# along the row, and other factors as dense rows.  The BLAS copies its factors by itself.
-
-
-@exact
-def _floats(address: int) -> Any:
-    return pointer(address, FLOAT)
-
-
-@leaf
-def _rows(source: Any, step: int, n: int, E: int, out: int) -> None:
-    """Copy n rows of E elements, ``step`` apart in ``source``, to ``out`` [n, E] as float32."""
-    rows = _floats(out)
-    for i in range(n):
-        for e in range(E):
-            rows[i * E + e] = load(source, i * step + e)
-
-
-@leaf
-def _columns(source: Any, step: int, n: int, E: int, out: int, width: int) -> None:
-    """Copy n rows of E elements to the columns of ``out`` [E, width]; further columns become zero."""
-    columns = _floats(out)
-    for first in range(0, width, LANES):
-        for e in range(E):
-            for i in range(first, first + LANES):
-                columns[e * width + i] = load(source, i * step + e) if i < n else f4(0.0)
-
-
-_wide, _narrow, _wide_one, _narrow_one = panel(4, 4), panel(4, 1), panel(1, 4), panel(1, 1)
-
-
-@leaf
-def _multiply(
-    M: int, N: int, K: int, scale: Any, a: int, a_row: int, a_column: int, b: int, b_row: int, add: bool,
-    out: int, out_row: int,
-) -> None:  # fmt: skip
-    """out [M, N] = scale * a [M, K] b [K, N], added where ``add``; N is a multiple of LANES."""
-    whole = N - N % (4 * LANES)
-    for r in range(0, M - M % 4, 4):
-        line, place = a + 4 * r * a_row, out + 4 * r * out_row
-        for c in range(0, whole, 4 * LANES):
-            _wide(line, a_row, a_column, b + 4 * c, b_row, K, scale, add, place + 4 * c, out_row)
-        for c in range(whole, N, LANES):
-            _narrow(line, a_row, a_column, b + 4 * c, b_row, K, scale, add, place + 4 * c, out_row)
-    for r in range(M - M % 4, M):
-        line, place = a + 4 * r * a_row, out + 4 * r * out_row
-        for c in range(0, whole, 4 * LANES):
-            _wide_one(line, a_row, a_column, b + 4 * c, b_row, K, scale, add, place + 4 * c, out_row)
-        for c in range(whole, N, LANES):
-            _narrow_one(line, a_row, a_column, b + 4 * c, b_row, K, scale, add, place + 4 * c, out_row)
-
-
-@exact
-def _product(
-    routine: int, left_t: bool, right_t: bool, M: int, N: int, K: int, scale: Any, left: int, left_row: int,
-    right: int, right_row: int, add: bool, out: int, out_row: int,
-) -> None:  # fmt: skip
-    """out [M, N] = scale * left [M, K] right [K, N], added where ``add``; all by address.
-
-    ``left_t``: left lies as [K, M].  ``right_t``: right lies as [N, K] for BLAS; for us :func:`_columns` has
-    laid it out, and N is rounded up to whole vectors.
-    """
-    if routine:
-        gemm(
-            routine, left_t, right_t, M, N, K, scale, _floats(left), left_row, _floats(right),
-            right_row, f4(1.0) if add else f4(0.0), _floats(out), out_row,
-        )  # fmt: skip
-    else:
-        row, column = (1, left_row) if left_t else (left_row, 1)
-        whole = -(-N // LANES) * LANES
-        _multiply(M, whole, K, scale, left, row, column, right, right_row, add, out, out_row)
-
-
-@leaf
-def _exponentials(scores: Any, first: int, n: int, m: Any) -> Any:
-    total = f4(0.0)
-    for i in range(first, first + n):
-        e = exp(scores[i] - m)
-        scores[i] = e
-        total += e
-    return total
 
 
 @leaf
@@ -132,17 +58,10 @@ def _blanked(scores: Any, first: int, n: int, seen: Any, at: int) -> Any:
 
 
 @exact
-def _kept_factor(place: int, seed: int, chance: int, kept: Any) -> Any:
-    """Return dropout's factor for the weight at ``place``: ``kept``, or 0 for a share ``chance`` / 2^32."""
-    bits = hashed(np.uint32(place), np.uint32(seed), np.uint32(seed >> 32))
-    return kept if bits >= np.uint32(chance) else f4(0.0)
-
-
-@exact
 def _dropped(scores: Any, first: int, n: int, place: int, seed: int, chance: int, kept: Any) -> None:
     """Apply dropout to the weights of a row."""
     for i in range(n):
-        factor = _kept_factor(place + i, seed, chance, kept)
+        factor = kept_factor(place + i, seed, chance, kept)
         scores[first + i] = scores[first + i] * factor
 
 
@@ -158,24 +77,10 @@ def _errors(
             d_p[i] = weight * (d_p[i] - less)
         return
     for i in range(n):
-        factor = _kept_factor(place + i, seed, chance, kept)
+        factor = kept_factor(place + i, seed, chance, kept)
         weight = exp(p[first + i] - total)
         p[first + i] = weight * factor
         d_p[first + i] = weight * (d_p[first + i] * factor - less)
-
-
-@leaf
-def _put_rows(out: Any, place: int, step: int, rows: Any, R: int, E: int) -> None:
-    """Store R rows of E floats in ``out``, ``step`` elements apart."""
-    for r in range(R):
-        for e in range(E):
-            store(out, place + r * step + e, rows[r * E + e])
-
-
-@leaf
-def _fill_with_zeros(x: Any, first: int, stop: int) -> None:
-    for i in range(first, stop):
-        x[i] = f4(0.0)
 
 
 @leaf
@@ -196,15 +101,6 @@ def _holes(seen: Any, at: int, n: int) -> bool:
 
 
 @leaf
-def _dense_rows(copies: bool, address: int, step: int, n: int, E: int, like: Any, out: int) -> Any:
-    """Return the address of n rows in float32 and their step: of a copy in ``out``, if ``copies``."""
-    if not copies:
-        return address, step
-    _rows(pointer(address, like), step, n, E, out)
-    return out, E
-
-
-@leaf
 def _softmax(
     scores: Any, W: int, R: int, S: int, s: int, causal: bool, holes: bool, seen_keys: Any, at_keys: int,
     keys: int, sums: Any, first_row: int, inverses: Any, seed: int, chance: int, kept: Any,
@@ -218,10 +114,10 @@ def _softmax(
         if holes:
             _visible(scores, r * W, seen, seen_keys, at_keys)
         m = highest(scores, r * W, seen)
-        total = _exponentials(scores, r * W, seen, m)
+        total = exponentials(scores, r * W, seen, m)
         if holes:
             total = _blanked(scores, r * W, seen, seen_keys, at_keys)
-        _fill_with_zeros(scores, r * W + seen, r * W + S)
+        fill_with_zeros(scores, r * W + seen, r * W + S)
         sums[row] = m + np.log(total)
         inverses[r] = f4(1.0) / total if total > f4(0.0) else f4(0.0)
         if chance:
@@ -240,18 +136,8 @@ def _softmax_backward(
         if holes:
             _blanked(p, r * W, seen, seen_keys, at_keys)
             _blanked(d_p, r * W, seen, seen_keys, at_keys)
-        _fill_with_zeros(p, r * W + seen, r * W + S)
-        _fill_with_zeros(d_p, r * W + seen, r * W + S)
-
-
-@leaf
-def _row_products(out: Any, d_out: Any, first: int, step: int, R: int, E: int, products: Any) -> None:
-    """products [R] = the product of each row of ``out`` with its gradient: sum_j p_ij d_p_ij."""
-    for r in range(R):
-        total = f4(0.0)
-        for e in range(first + r * step, first + r * step + E):
-            total += load(out, e) * load(d_out, e)
-        products[r] = total
+        fill_with_zeros(p, r * W + seen, r * W + S)
+        fill_with_zeros(d_p, r * W + seen, r * W + S)
 
 
 @parallel
@@ -278,23 +164,23 @@ def attention(
     masked = not is_null(seen_keys)
     size = element_size(like)
     copies = size != 4 or routine == 0  # of rows in float32, for the products
-    width, block = -(-keys // LANES) * LANES, BLOCK if routine else _OUR_BLOCK
+    width, block = -(-keys // LANES) * LANES, BLOCK if routine else OUR_BLOCK
     at_scores, at_o = scratch, scratch + 4 * BLOCK * width
     at_q32, at_k32 = at_o + 4 * BLOCK * E, at_o + 8 * BLOCK * E
     at_v32 = at_k32 + 4 * width * E
-    scores, o, inverses = _floats(at_scores), _floats(at_o), _floats(at_q32)
+    scores, o, inverses = floats(at_scores), floats(at_o), floats(at_q32)
     for unit in range(start, stop):
         b, shared = unit // K, unit % K
         last = _last_seen(seen_keys, b * keys, keys) if masked else keys
         holes = masked and _holes(seen_keys, b * keys, last)
         at_k = k + size * (b * k_batch + shared * k_head)
         if routine == 0:
-            _columns(pointer(at_k, like), k_time, last, E, at_k32, width)
+            copy_columns(pointer(at_k, like), k_time, last, E, at_k32, width)
             at_k, k_row = at_k32, width
         else:
-            at_k, k_row = _dense_rows(copies, at_k, k_time, last, E, like, at_k32)
+            at_k, k_row = dense_rows(copies, at_k, k_time, last, E, like, at_k32)
         at_v = v + size * (b * v_batch + shared * v_head)
-        at_v, v_row = _dense_rows(copies, at_v, v_time, last, E, like, at_v32)
+        at_v, v_row = dense_rows(copies, at_v, v_time, last, E, like, at_v32)
         for h in range(shared * (H // K), (shared + 1) * (H // K)):
             for s in range(0, T, block):
                 R = min(block, T - s)
@@ -302,18 +188,18 @@ def attention(
                 W = width if routine == 0 else S
                 at_row, at_out = (b * H + h) * T + s, ((b * T + s) * H + h) * E
                 if S == 0:  # no key may be seen
-                    _fill_with_zeros(o, 0, R * E)
-                    _fill_with_zeros(sums, at_row, at_row + R)
-                    _put_rows(out, at_out, H * E, o, R, E)
+                    fill_with_zeros(o, 0, R * E)
+                    fill_with_zeros(sums, at_row, at_row + R)
+                    put_rows(out, at_out, H * E, o, R, E)
                     continue
                 at_q = q + size * (b * q_batch + s * q_time + h * q_head)
-                at_q, q_row = _dense_rows(copies, at_q, q_time, R, E, like, at_q32)
-                _product(routine, False, True, R, S, E, scale, at_q, q_row, at_k, k_row, False, at_scores, W)
+                at_q, q_row = dense_rows(copies, at_q, q_time, R, E, like, at_q32)
+                product(routine, False, True, R, S, E, scale, at_q, q_row, at_k, k_row, False, at_scores, W)
                 _softmax(
                     scores, W, R, S, s, causal, holes, seen_keys, b * keys, keys, sums, at_row, inverses,
                     seed, chance, kept,
                 )  # fmt: skip
-                _product(routine, False, False, R, E, S, f4(1.0), at_scores, W, at_v, v_row, False, at_o, E)
+                product(routine, False, False, R, E, S, f4(1.0), at_scores, W, at_v, v_row, False, at_o, E)
                 for r in range(R):
                     for e in range(E):
                         store(out, at_out + r * H * E + e, o[r * E + e] * inverses[r])
@@ -332,7 +218,7 @@ def attention_backward(
     masked = not is_null(seen_keys)
     size = element_size(like)
     copies = size != 4 or routine == 0  # of rows in float32, for the products
-    width, block = -(-keys // LANES) * LANES, BLOCK if routine else _OUR_BLOCK
+    width, block = -(-keys // LANES) * LANES, BLOCK if routine else OUR_BLOCK
     at_p, at_d_p, place = scratch, scratch + 4 * BLOCK * width, scratch + 8 * BLOCK * width
     at_k32, at_v32 = place, place + 4 * width * E  # v as rows, or as columns for our own products
     at_columns = place + 8 * width * E  # of k
@@ -340,8 +226,8 @@ def attention_backward(
     place += 20 * width * E
     at_q32, at_d_o32 = place, place + 4 * BLOCK * E
     at_d_q32, at_corrections = place + 8 * BLOCK * E, place + 12 * BLOCK * E
-    p, d_p, d_k32, d_v32 = _floats(at_p), _floats(at_d_p), _floats(at_d_k), _floats(at_d_v)
-    d_q32, corrections = _floats(at_d_q32), _floats(at_corrections)
+    p, d_p, d_k32, d_v32 = floats(at_p), floats(at_d_p), floats(at_d_k), floats(at_d_v)
+    d_q32, corrections = floats(at_d_q32), floats(at_corrections)
     d_rows = pointer(d_out, like)
     for unit in range(start, stop):
         b, shared = unit // K, unit % K
@@ -350,15 +236,15 @@ def attention_backward(
         at_k = k + size * (b * k_batch + shared * k_head)
         at_v = v + size * (b * v_batch + shared * v_head)
         if routine == 0:
-            _columns(pointer(at_k, like), k_time, last, E, at_columns, width)
-            _columns(pointer(at_v, like), v_time, last, E, at_v32, width)
+            copy_columns(pointer(at_k, like), k_time, last, E, at_columns, width)
+            copy_columns(pointer(at_v, like), v_time, last, E, at_v32, width)
             at_v, v_row = at_v32, width
         else:
-            at_v, v_row = _dense_rows(copies, at_v, v_time, last, E, like, at_v32)
-        at_k, k_row = _dense_rows(copies, at_k, k_time, last, E, like, at_k32)
+            at_v, v_row = dense_rows(copies, at_v, v_time, last, E, like, at_v32)
+        at_k, k_row = dense_rows(copies, at_k, k_time, last, E, like, at_k32)
         at_right, right_row = (at_columns, width) if routine == 0 else (at_k, k_row)  # of the scores
-        _fill_with_zeros(d_k32, 0, keys * E)
-        _fill_with_zeros(d_v32, 0, keys * E)
+        fill_with_zeros(d_k32, 0, keys * E)
+        fill_with_zeros(d_v32, 0, keys * E)
         for h in range(shared * (H // K), (shared + 1) * (H // K)):
             for s in range(0, T, block):
                 R = min(block, T - s)
@@ -366,27 +252,27 @@ def attention_backward(
                 W = width if routine == 0 else S
                 at_row, at_out = (b * H + h) * T + s, ((b * T + s) * H + h) * E
                 if S == 0:  # no key may be seen
-                    _fill_with_zeros(d_q32, 0, R * E)
-                    _put_rows(d_q, at_out, H * E, d_q32, R, E)
+                    fill_with_zeros(d_q32, 0, R * E)
+                    put_rows(d_q, at_out, H * E, d_q32, R, E)
                     continue
                 at_q = q + size * (b * q_batch + s * q_time + h * q_head)
-                at_q, q_row = _dense_rows(copies, at_q, q_time, R, E, like, at_q32)
-                at_d_o, d_o_row = _dense_rows(copies, d_out + size * at_out, H * E, R, E, like, at_d_o32)
-                _row_products(out, d_rows, at_out, H * E, R, E, corrections)
-                _product(
+                at_q, q_row = dense_rows(copies, at_q, q_time, R, E, like, at_q32)
+                at_d_o, d_o_row = dense_rows(copies, d_out + size * at_out, H * E, R, E, like, at_d_o32)
+                row_products(out, d_rows, at_out, H * E, R, E, corrections)
+                product(
                     routine, False, True, R, S, E, scale, at_q, q_row, at_right, right_row, False, at_p, W
                 )
-                _product(
+                product(
                     routine, False, True, R, S, E, f4(1.0), at_d_o, d_o_row, at_v, v_row, False, at_d_p, W
                 )
                 _softmax_backward(
                     p, d_p, W, R, S, s, causal, holes, seen_keys, b * keys, keys, sums, at_row, corrections,
                     seed, chance, kept,
                 )  # fmt: skip
-                _product(routine, True, False, S, E, R, f4(1.0), at_p, W, at_d_o, d_o_row, True, at_d_v, E)
-                _product(routine, True, False, S, E, R, scale, at_d_p, W, at_q, q_row, True, at_d_k, E)
-                _product(routine, False, False, R, E, S, scale, at_d_p, W, at_k, k_row, False, at_d_q32, E)
-                _put_rows(d_q, at_out, H * E, d_q32, R, E)
+                product(routine, True, False, S, E, R, f4(1.0), at_p, W, at_d_o, d_o_row, True, at_d_v, E)
+                product(routine, True, False, S, E, R, scale, at_d_p, W, at_q, q_row, True, at_d_k, E)
+                product(routine, False, False, R, E, S, scale, at_d_p, W, at_k, k_row, False, at_d_q32, E)
+                put_rows(d_q, at_out, H * E, d_q32, R, E)
         at_keys = (b * keys * K + shared) * E
-        _put_rows(d_k, at_keys, K * E, d_k32, keys, E)
-        _put_rows(d_v, at_keys, K * E, d_v32, keys, E)
+        put_rows(d_k, at_keys, K * E, d_k32, keys, E)
+        put_rows(d_v, at_keys, K * E, d_v32, keys, E)

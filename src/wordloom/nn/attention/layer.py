@@ -10,8 +10,9 @@ import logging
 import math
 import warnings
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +23,12 @@ from wordloom.errors import ConfigError, DeviceError, did_you_mean
 from wordloom.kernels import programs
 from wordloom.kernels.acceptance import plain
 from wordloom.nn import fused
+from wordloom.nn.attention.flex import LEAST_HEAD_DIM, flex_attention_fits, sparse_flex_attention
+from wordloom.nn.attention.pattern import Pattern
+from wordloom.nn.attention.sparse import sparse_attention, sparse_attention_fits
+from wordloom.nn.attention.visibility import EVERYTHING, Visibility, causal_mask
 from wordloom.nn.linear import Linear, has_amx, product_dtype, widens
 from wordloom.nn.positions import apply_rotary
-from wordloom.nn.visibility import EVERYTHING, Visibility, causal_mask
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +45,16 @@ ATTENTION_BACKENDS: dict[str, SDPBackend | None] = {
 # float32: eight times slower with 16 keys, measured on Zen 4.
 FEW_KEYS = 512
 
+# Queries that read from a ring of a cache share a mask; more of them are taken in parts.
+QUERIES_AT_ONCE = 256
+
 
 class LayerCache(Protocol):
     """The cached keys and values of one layer: see :mod:`wordloom.nn.cache`."""
 
-    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]: ...
+    def append(
+        self, keys: Tensor, values: Tensor, visibility: Visibility
+    ) -> tuple[Tensor, Tensor, Visibility]: ...
 
 
 def exact_attention(
@@ -89,7 +98,8 @@ class Attention(nn.Module):
 
     ``n_kv_heads`` equal to ``n_heads`` is multi-head, 1 is multi-query, any other number is grouped-query.
     ``head_dim`` may differ from dim / n_heads.  ``scale`` defaults to 1 / sqrt(head_dim).
-    ``dropout`` acts on the attention weights, in training only.
+    ``dropout`` acts on the attention weights, in training only.  ``pattern`` says which keys a query of
+    self-attention sees by its position; None stands for all.
 
     Raises ConfigError when ``n_heads`` does not divide ``dim``, or ``n_kv_heads`` does not divide
     ``n_heads``.
@@ -108,6 +118,7 @@ class Attention(nn.Module):
         dropout: float = 0.0,
         scale: float | None = None,
         rotary_layout: str = "halves",
+        pattern: Pattern | None = None,
     ) -> None:
         super().__init__()
         K = n_heads if n_kv_heads is None else n_kv_heads
@@ -123,6 +134,7 @@ class Attention(nn.Module):
         self.dropout = dropout
         self.scale = 1.0 / math.sqrt(head_dim) if scale is None else scale
         self.rotary_layout = rotary_layout
+        self.pattern = None if pattern is None or pattern.is_full else pattern
         self.q_proj = Linear(dim, n_heads * head_dim, bias=bias)
         self.k_proj = Linear(context_dim or dim, K * head_dim, bias=bias)
         self.v_proj = Linear(context_dim or dim, K * head_dim, bias=bias)
@@ -130,7 +142,11 @@ class Attention(nn.Module):
         self.backend = "auto"
         self.recorded: list[Tensor] | None = None  # set to a list to collect weights (backend "exact")
 
-    def forward(
+    def forward(self, x: Tensor, **settings: Any) -> Tensor:
+        """x [B, T, D] -> [B, T, D]; the settings are those of :meth:`mixed`."""
+        return self.o_proj(self.mixed(x, **settings))
+
+    def mixed(
         self,
         x: Tensor,
         *,
@@ -139,7 +155,7 @@ class Attention(nn.Module):
         rotary: tuple[Tensor, Tensor] | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        """x [B, T, D] -> [B, T, D].
+        """x [B, T, D] -> [B, T, H * E], the weighted means of values.
 
         ``context`` [B, S, C] gives the keys and values of cross-attention; a pair is the result of
         :meth:`keys_values` for a context.  ``rotary`` is (cos, sin), each [B or 1, T, E/2].
@@ -152,10 +168,14 @@ class Attention(nn.Module):
         if rotary is not None:
             q = apply_rotary(q, *rotary, layout=self.rotary_layout)
             k = apply_rotary(k, *rotary, layout=self.rotary_layout)
+        visibility = visibility.through(self.pattern)
         if cache is not None:
-            k, v = cache.append(k, v)
-        out = self.attend(q, k, v, visibility)  # [B, H, T, E]
-        return self.o_proj(out.transpose(1, 2).flatten(-2))  # [B, T, D]
+            k, v, visibility = cache.append(k, v, visibility)
+        if visibility.key_positions is not None and q.shape[2] > QUERIES_AT_ONCE:
+            out = self._attend_in_parts(q, k, v, visibility)
+        else:
+            out = self.attend(q, k, v, visibility)  # [B, H, T, E]
+        return out.transpose(1, 2).flatten(-2)
 
     def keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """source [B, S, C] -> keys and values, each [B, K, S, E]."""
@@ -169,6 +189,14 @@ class Attention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         T, S = q.shape[2], k.shape[2]
         is_causal = visibility.is_causal(T, S)
+        if visibility.pattern is not None and T == S > 1 and self.backend == "auto" and dropout < 1.0:
+            if flex_attention_fits(q, k, visibility, dropout):
+                return sparse_flex_attention(q, k, v, visibility=visibility, scale=self.scale)
+            segments = visibility.segments(len(q), T)
+            if segments is not None and sparse_attention_fits(q, k, v):
+                return sparse_attention(
+                    q, k, v, pattern=visibility.pattern, segments=segments, scale=self.scale, dropout=dropout
+                )
         if self.backend == "auto" and dropout < 1.0 and (is_causal or not visibility.depends_on_query(T)):
             mask = None if is_causal else visibility.mask(T, S, device=q.device)  # [B, 1, 1, S]
             keys = None if mask is None else mask[:, 0, 0]  # [B, S]
@@ -193,6 +221,23 @@ class Attention(nn.Module):
             return out
         mask = None if is_causal else visibility.mask(T, S, device=q.device)
         return self._kernel(q, k, v, mask=mask, is_causal=is_causal, dropout=dropout)
+
+    def _attend_in_parts(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
+        """Attend as :meth:`attend` for many queries after a cache: a mask for all would be quadratic."""
+        assert self.pattern is not None
+        assert self.pattern.remembered is not None
+        assert visibility.starts is not None
+        assert visibility.key_positions is not None
+        first, last = self.pattern.remembered
+        positions, outs = visibility.key_positions, []
+        for t in range(0, q.shape[2], QUERIES_AT_ONCE):
+            starts = visibility.starts + t  # [B]
+            near = (positions > starts[:, None] - last) & (positions < starts[:, None] + QUERIES_AT_ONCE)
+            seen = (near | (positions < first)).any(dim=0).nonzero()[:, 0]
+            part = replace(visibility, starts=starts, key_positions=positions[:, seen])
+            queries = q[:, :, t : t + QUERIES_AT_ONCE]
+            outs.append(self.attend(queries, k[:, :, seen], v[:, :, seen], part))
+        return torch.cat(outs, dim=2)
 
     def _kernel(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, dropout: float
@@ -240,8 +285,12 @@ def running_kernel(
     masked: bool = False,
     padded: bool = False,
     elements: int = 0,
+    pattern: Pattern | None = None,
 ) -> str:
-    """Return the kernel that runs for these settings: blocked (Wordloom's), flash, efficient, math or exact.
+    """Return the kernel that runs for these settings.
+
+    Wordloom's own are blocked, and sparse for a ``pattern``.  FlexAttention is flex, PyTorch's other kernels
+    are flash, efficient and math, and exact is the equation as written.
 
     ``padded``: some keys are masked for all queries.  ``masked``: some keys are masked for some queries, not
     counting the causal mask.  ``elements`` is the number of elements of q; ``blocked`` needs a minimum.  The
@@ -251,6 +300,13 @@ def running_kernel(
     """
     if backend == "exact":
         return "exact"
+    if pattern is not None and backend == "auto" and dropout < 1.0:
+        fused_type = dtype in (torch.float32, torch.bfloat16)
+        if device.type == "cpu" and fused_type and fused.attention_products(head_dim) is not None:
+            return "sparse"
+        if device.type == "cuda" and not dropout and head_dim >= LEAST_HEAD_DIM:
+            return "flex"
+        masked = True
     plain = backend == "auto" and dropout < 1.0 and not masked and device.type == "cpu"
     if plain and elements >= programs.MINIMUM_ELEMENTS and fused.attention_program(dtype, head_dim):
         return "blocked"

@@ -1,0 +1,1 @@
+"""The attention kernels: dense, and sparse by position."""

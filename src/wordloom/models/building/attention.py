@@ -1,0 +1,42 @@
+"""Give a model another kind of attention; its weights stay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from wordloom.errors import ConfigError
+from wordloom.models.building.build import config_from, skeleton
+from wordloom.models.families import MODELS, family_of
+from wordloom.models.task_model import TaskConfig
+from wordloom.nn import Attention
+
+
+def with_attention(config: Any, attention: str | list[str]) -> Any:
+    """Return ``config`` with other patterns of attention; see :mod:`wordloom.nn.attention.pattern`.
+
+    Raises ConfigError for a family without such patterns, and for an unknown one.
+    """
+    if isinstance(config, TaskConfig):
+        return replace(config, body=with_attention(config.body, attention))
+    if not hasattr(config, "patterns"):
+        able = [name for name, family in MODELS.items() if hasattr(family.config, "patterns")]
+        raise ConfigError(
+            f"attention {attention!r}: a model of family '{family_of(config)}' has no attention by position; "
+            f"these have: {', '.join(able)}"
+        )
+    return config_from(family_of(config), **{**vars(config), "attention": attention})
+
+
+def set_attention(model: Any, attention: str) -> None:
+    """Make ``model`` attend by other patterns, and say so in its config.
+
+    Raises ConfigError as :func:`with_attention`.
+    """
+    config = with_attention(model.config, attention)
+    fresh = dict(skeleton(config).named_modules())
+    for name, module in model.named_modules():
+        if isinstance(module, Attention):
+            module.pattern = fresh[name].pattern
+        elif hasattr(module, "config"):
+            module.config = fresh[name].config

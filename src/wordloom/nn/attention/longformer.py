@@ -1,0 +1,60 @@
+"""Attention whose global tokens have projections of their own (Beltagy et al. 2020, section 3.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from wordloom.errors import ConfigError
+from wordloom.nn.attention.layer import Attention
+from wordloom.nn.attention.pattern import Global, Pattern
+from wordloom.nn.attention.visibility import EVERYTHING, Visibility
+from wordloom.nn.linear import Linear
+
+
+class LongformerAttention(Attention):
+    """Self-attention of an encoder in which the first G tokens of a text query all keys by other projections.
+
+    The other tokens attend to them by the usual projections.
+
+    Raises ConfigError for a pattern without ``global:G``.
+    """
+
+    def __init__(self, *, dim: int, n_heads: int, pattern: Pattern, **settings: Any) -> None:
+        super().__init__(dim=dim, n_heads=n_heads, bias=True, pattern=pattern, **settings)
+        tokens = [kind.tokens for kind in pattern.kinds if isinstance(kind, Global)]
+        if not tokens or pattern.causal:
+            raise ConfigError(
+                f"global_projections are for the tokens of 'global:G', and the attention is '{pattern}'; "
+                "add global:1, or leave them out"
+            )
+        self.tokens = tokens[0]
+        self.q_global_proj = Linear(dim, n_heads * self.head_dim)
+        self.k_global_proj = Linear(dim, n_heads * self.head_dim)
+        self.v_global_proj = Linear(dim, n_heads * self.head_dim)
+
+    def mixed(self, x: Tensor, *, visibility: Visibility = EVERYTHING, **others: Any) -> Tensor:
+        """x [B, T, D] -> [B, T, H * E], the weighted means of values."""
+        out = super().mixed(x, visibility=visibility, **others)
+        B, T = x.shape[:2]
+        text, position, _ = visibility.texts(B, T, x.device)  # [B, T]
+        is_global = (position < self.tokens) & (text >= 0)
+        most = int(is_global.sum(dim=1).max())
+        place = is_global.int().argsort(dim=1, descending=True, stable=True)[:, :most]  # [B, G]
+        row = torch.arange(B, device=x.device)[:, None]
+        mask = (text[row, place][:, :, None] == text[:, None]) & (text >= 0)[:, None]  # [B, G, T]
+        q = self.q_global_proj(x[row, place])  # [B, G, H * E]
+        q, k, v = (
+            y.unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)
+            for y in (q, self.k_global_proj(x), self.v_global_proj(x))
+        )  # [B, H, G, E], [B, H, T, E]
+        dropout = self.dropout if self.training else 0.0
+        found = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask[:, None], dropout_p=dropout, scale=self.scale
+        )
+        found = found.transpose(1, 2).flatten(-2).to(out.dtype)  # [B, G, H * E]
+        kept = is_global[row, place][:, :, None]  # a row with fewer global tokens keeps its others
+        return out.index_put((row.expand_as(place), place), torch.where(kept, found, out[row, place]))
