@@ -5,7 +5,7 @@ does not depend on T.  Each measurement has its own process, and the sides take 
 attention layer with its projections, forward and backward; ``step`` is a training step of a small LLaMA.
 One JSON line for each side and T, then the fitted exponents: time grows as T to that power per text.
 
-    python benchmarks/attention.py [layer] [step] [--lengths 512 ... 32768] [--tokens 32768] [--rounds 3]
+    python benchmarks/attention.py [--what layer step] [--lengths 512 ... 32768] [--tokens 32768] [--rounds 3]
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def exponent(points: dict[int, float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", nargs="*", choices=["layer", "step"], default=["layer", "step"])
+    parser.add_argument("--what", nargs="+", choices=["layer", "step"], default=["layer", "step"])
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
     parser.add_argument("--tokens", type=int, default=32768)
     parser.add_argument("--rounds", type=int, default=3)
