@@ -20,6 +20,7 @@ from wordloom.models import (
 )
 from wordloom.models.fast_encoder import FastEncoder
 from wordloom.nn.attention import set_attention_backend
+from wordloom.nn.cache import SPARE_PLACES
 
 PATTERNS = [
     "band:5", "band:1", "band:7+global:3", "dilated:3:4", "block:6", "random:3:1", "longformer:4:2",
@@ -84,7 +85,7 @@ def test_causal_models_in_one_pass_and_in_chunks(rng: random.Random) -> None:
         close(torch.cat(parts, dim=1), wanted, f"{where}, cached")
         for layer, each in zip(cache.layers, model.config.patterns, strict=True):
             if each.remembered is not None and layer.keys is not None:
-                assert layer.keys.shape[2] <= sum(each.remembered)
+                assert layer.keys.shape[2] <= sum(each.remembered) + SPARE_PLACES
 
 
 @torch.no_grad()
@@ -122,19 +123,28 @@ def test_rows_of_different_lengths_join_and_leave(rng: random.Random) -> None:
 
 
 @torch.no_grad()
-def test_a_ring_forgets_and_says_so() -> None:
-    model = with_large_weights(LlamaConfig(
-        vocab_size=VOCABULARY, max_seq_len=LENGTH, dim=8, n_layers=2, n_heads=2, attention="band:4"
-    ))  # fmt: skip
-    tokens = torch.randint(0, VOCABULARY, (1, 20))
-    cache = model.new_cache(1, 20)
-    model.hidden(tokens[:, :10], cache=cache)
-    cache.truncate(10)
-    cache.truncate(9)
-    found = model.lm_head(model.hidden(tokens[:, 9:12], cache=cache))
-    close(found, exact(model, tokens[:, :12])[:, 9:], "after one token was taken back")
-    with pytest.raises(GenerationError, match=r"keeps the last 4 of 12 tokens cannot be truncated to \[5\]"):
-        cache.truncate(5)
+def test_the_last_tokens_of_a_ring_can_be_truncated(rng: random.Random) -> None:
+    for pattern in ("band:4", "band:1+global:2", "dilated:3:4", "block:6"):
+        model = a_causal_model(rng, pattern)
+        tokens = torch.randint(0, VOCABULARY, (2, LENGTH))
+        wanted, cache, length, highest = exact(model, tokens), model.new_cache(2, LENGTH), 0, 0
+        for _ in range(12):
+            n = min(rng.choice([1, 2, 17, 40]), LENGTH - length)
+            if n:
+                found = model.lm_head(model.hidden(tokens[:, length : length + n], cache=cache))
+                close(found, wanted[:, length : length + n], f"{pattern}: {n} tokens at {length}")
+            length += n
+            highest = max(highest, length)
+            if length > highest - SPARE_PLACES and rng.random() < 0.7:
+                length = rng.randint(max(0, highest - SPARE_PLACES), length)
+                cache.truncate(length)
+    cache = model.new_cache(2, 5)
+    model.hidden(torch.randint(0, VOCABULARY, (2, LENGTH)), cache=cache)
+    with pytest.raises(GenerationError, match=r"with a ring of \d+ cannot be truncated to \[2, 2\]"):
+        cache.truncate(2)
+    cache.truncate(LENGTH - SPARE_PLACES)
+    with pytest.raises(GenerationError, match="the last 32 tokens can be removed"):
+        cache.truncate(LENGTH - SPARE_PLACES - 20)  # places of earlier tokens were taken before
 
 
 @torch.no_grad()

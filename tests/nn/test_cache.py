@@ -10,8 +10,8 @@ from torch import Tensor
 
 from wordloom.errors import ConfigError, GenerationError
 from wordloom.nn import KeyValueCache
-from wordloom.nn.attention import EVERYTHING
-from wordloom.nn.cache import DecoderCache, RecurrentCache, positions_and_visibility
+from wordloom.nn.attention import EVERYTHING, positions_and_visibility
+from wordloom.nn.cache import DecoderCache, RecurrentCache
 
 CPU = torch.device("cpu")
 

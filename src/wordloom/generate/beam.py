@@ -32,7 +32,7 @@ from wordloom.generate.decoder import Decoder
 from wordloom.generate.fast import Accelerated
 from wordloom.generate.prompts import check_finite, check_known, new_token_limits, not_finite
 from wordloom.generate.sampling import whole_number
-from wordloom.models import context_limit
+from wordloom.models import generation_limit
 from wordloom.nn.evaluating import evaluating
 
 STEEPEST = 10.0  # length penalties whose powers float32 holds
@@ -115,7 +115,7 @@ def beam_search(
     )
     check_known("forbidden_ids", rules.forbidden_ids, model.config.vocab_size)
     check_known("forced_eos_id", [] if forced_eos_id is None else [forced_eos_id], model.config.vocab_size)
-    window = context_limit(model.config)
+    window = generation_limit(model.config)
     limits = new_token_limits(model, prompts, max_new_tokens, window=window, advice="shorten the prompt")
     if not prompts:
         return []

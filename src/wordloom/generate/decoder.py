@@ -26,7 +26,7 @@ from wordloom.errors import GenerationError
 from wordloom.generate.conditioned import Conditioned
 from wordloom.generate.fast import Accelerated, accelerate
 from wordloom.kernels.threads import one_thread
-from wordloom.models import context_limit
+from wordloom.models import generation_limit
 from wordloom.nn.evaluating import evaluating
 from wordloom.nn.memory import Memory
 
@@ -59,7 +59,7 @@ class Decoder:
             model = Conditioned(model.model, model.memory, kept={})  # later sources use the same programs
         self.model = accelerate(model) if fast and use_cache else model
         self.rows: list[list[int]] = []
-        self.window = context_limit(model.config)
+        self.window = generation_limit(model.config)
         self.device = next(model.parameters()).device
         self.use_cache = use_cache
         self.cache: Any = None

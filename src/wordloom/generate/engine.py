@@ -18,7 +18,7 @@ from wordloom.errors import GenerationError
 from wordloom.generate.decoder import Decoder
 from wordloom.generate.prompts import check_known, new_token_limits, not_finite, token_ids
 from wordloom.generate.sampling import Sampling, next_ids, row_generator, seed_of
-from wordloom.models import context_limit
+from wordloom.models import generation_limit
 from wordloom.nn.memory import Memory
 
 FinishReason = Literal["length", "eos", "stop"]
@@ -159,7 +159,7 @@ class Engine:
             model,
             prompts,
             sampling.max_new_tokens,
-            window=None if sampling.past == "slide" else context_limit(model.config),
+            window=None if sampling.past == "slide" else generation_limit(model.config),
             advice='shorten the prompt, or choose past="slide" (--past slide)',
         )
         seed, keys = seed_of(sampling, options.get("seed")), options.get("keys")

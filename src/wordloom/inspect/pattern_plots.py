@@ -12,21 +12,23 @@ from numpy.typing import NDArray
 
 from wordloom.inspect import figures
 from wordloom.models import body_config
-from wordloom.nn.attention import Pattern
+from wordloom.nn.attention import Approximation, AttentionKind, Pattern
 
 _PANEL, _NAME = 2.4, 1.3  # widths in inches, of a panel and of the name of a kind
 _ACROSS = 4  # panels in a row
 
 
 class LayerPattern(NamedTuple):
-    """A pattern and the layers that have it, such as "layers 0 to 2"."""
+    """A kind of attention and the layers that have it, such as "layers 0 to 2"."""
 
-    pattern: Pattern
+    pattern: AttentionKind
     layers: str
 
     def kinds(self, n: int) -> NDArray[np.int64]:
         """Return [n, n]: the number from 1 of the first kind that lets query q see key k, 0 for none."""
         shown = np.zeros((n, n), np.int64)
+        if isinstance(self.pattern, Approximation):
+            return shown + self.pattern.mask(n).numpy()
         for number, kind in enumerate(self.pattern.kinds, 1):
             mask = Pattern((kind,), self.pattern.causal).mask(n).numpy()
             shown[mask & (shown == 0)] = number

@@ -17,6 +17,7 @@ from wordloom.models.families import (
     context_limit,
     encodes,
     family_of,
+    generation_limit,
     translates,
 )
 from wordloom.models.gpt import GPT, GPTConfig
@@ -37,5 +38,5 @@ __all__ = [
     "GPTConfig", "Llama", "LlamaConfig", "Memory", "RNNClassifier", "RNNClassifierConfig", "RNNConfig",
     "Roberta", "RobertaConfig", "Seq2Seq", "Seq2SeqConfig", "SequenceToSequence", "TaskConfig", "TaskModel",
     "Transformer", "TransformerConfig", "body_config", "build", "config_from", "context_limit", "encodes",
-    "family_of", "skeleton", "translates",
+    "family_of", "generation_limit", "skeleton", "translates",
 ]  # fmt: skip

@@ -35,7 +35,13 @@ from wordloom.models.checks import (
     segments_within,
 )
 from wordloom.nn import Attention, FeedForward, LayerNorm, Linear, Swish
-from wordloom.nn.attention import LongformerAttention, Pattern, Visibility, patterns_of_layers
+from wordloom.nn.attention import (
+    AttentionKind,
+    LongformerAttention,
+    Projection,
+    Visibility,
+    patterns_of_layers,
+)
 from wordloom.nn.feed_forward import activation
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
@@ -53,7 +59,7 @@ class BertConfig:
     n_heads: int = 12
     hidden_dim: int | None = None  # 4 * dim
     activation: str = "gelu"  # of feed_forward
-    attention: str = "full"  # which keys a query sees: see wordloom.nn.attention.pattern
+    attention: str = "full"  # of each layer: see wordloom.nn.attention.setting
     global_projections: bool = False  # Longformer's q, k and v of the tokens of global:G
     mlm_activation: str | None = None  # of mlm_transform; None: activation
     norm_eps: float = 1e-12
@@ -74,9 +80,9 @@ class BertConfig:
         _ = self.patterns  # raises ConfigError for an unknown kind of attention
 
     @property
-    def patterns(self) -> tuple[Pattern, ...]:
-        """The attention pattern of each layer."""
-        return patterns_of_layers(self.attention, self.n_layers, causal=False)
+    def patterns(self) -> tuple[AttentionKind, ...]:
+        """The kind of attention of each layer."""
+        return patterns_of_layers(self.attention, self.n_layers, causal=False, longest=self.max_seq_len)
 
     @property
     def ffn_dim(self) -> int:
@@ -104,7 +110,7 @@ class Encoded(NamedTuple):
 class Block(nn.Module):
     """Post-norm: norm(x + attention(x)), then norm(x + feed_forward(x)); [B, T, D] -> [B, T, D]."""
 
-    def __init__(self, config: BertConfig, pattern: Pattern | None = None) -> None:
+    def __init__(self, config: BertConfig, pattern: AttentionKind | None = None) -> None:
         super().__init__()
         c = config
         self.dropout = c.dropout
@@ -170,6 +176,8 @@ class Bert(nn.Module):
         for name, module in self.named_modules():
             if isinstance(module, LayerNorm | Swish):
                 module.reset_parameters()
+            elif isinstance(module, Projection):
+                module.reset_parameters(generator)
             elif isinstance(module, nn.Embedding | nn.Linear):
                 if not (name == "lm_head" and self.config.tie_embeddings):
                     nn.init.trunc_normal_(module.weight, 0.0, 0.02, -0.04, 0.04, generator=generator)

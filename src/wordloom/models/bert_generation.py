@@ -34,8 +34,9 @@ from wordloom.errors import ConfigError
 from wordloom.models.bert import BertConfig, Block
 from wordloom.models.checks import check_settings, dropout_or, fills_everything, positions_within
 from wordloom.nn import Attention, LayerNorm, Swish
+from wordloom.nn.attention import positions_and_visibility
 from wordloom.nn.attention.visibility import Visibility
-from wordloom.nn.cache import DecoderCache, LayerKeyValues, positions_and_visibility
+from wordloom.nn.cache import DecoderCache, LayerCache
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
 from wordloom.nn.memory import Memory
@@ -109,7 +110,7 @@ class DecoderBlock(Block):
         memory: Tensor,
         sources: Visibility,
         visibility: Visibility,
-        cache: LayerKeyValues | None,
+        cache: LayerCache | None,
     ) -> Tensor:
         """x [B, T, D], memory [N, S, D] -> [B, T, D].
 

@@ -71,6 +71,11 @@ def context_limit(config: Any) -> int | None:
     return getattr(config, "max_seq_len", None)
 
 
+def generation_limit(config: Any) -> int | None:
+    """Return the most tokens of a text that a model can generate; None: any number."""
+    return None if getattr(config, "generates_on", False) else context_limit(config)
+
+
 def encodes(config: Any) -> bool:
     """Return whether a model of ``config`` reads texts in both directions (:class:`Encoder`)."""
     return isinstance(config, bert.BertConfig)

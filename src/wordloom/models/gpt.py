@@ -25,8 +25,13 @@ from torch import Tensor, nn
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.checks import check_settings, dropout_or, fills_everything, positions_within
 from wordloom.nn import Attention, FeedForward, LayerNorm, Swish, sinusoidal_positions
-from wordloom.nn.attention import Pattern, Visibility, patterns_of_layers
-from wordloom.nn.cache import KeyValueCache, LayerKeyValues, positions_and_visibility
+from wordloom.nn.attention import (
+    AttentionKind,
+    Visibility,
+    patterns_of_layers,
+    positions_and_visibility,
+)
+from wordloom.nn.cache import KeyValueCache, LayerCache
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
 
@@ -43,7 +48,7 @@ class GPTConfig:
     hidden_dim: int | None = None  # 4 * dim
     positions: str = "learned"  # or "sinusoidal"
     activation: str = "gelu_tanh"
-    attention: str = "full"  # which keys a query sees: see wordloom.nn.attention.pattern
+    attention: str = "full"  # of each layer: see wordloom.nn.attention.setting
     norm_eps: float = 1e-5
     tie_embeddings: bool = True
     output_bias: bool = False
@@ -63,15 +68,15 @@ class GPTConfig:
         _ = self.patterns  # raises ConfigError for an unknown kind of attention
 
     @property
-    def patterns(self) -> tuple[Pattern, ...]:
-        """The attention pattern of each layer."""
+    def patterns(self) -> tuple[AttentionKind, ...]:
+        """The kind of attention of each layer."""
         return patterns_of_layers(self.attention, self.n_layers, causal=True)
 
 
 class Block(nn.Module):
     """Post-norm: norm(x + attention(x)), then norm(x + feed_forward(x)); [B, T, D] -> [B, T, D]."""
 
-    def __init__(self, config: GPTConfig, pattern: Pattern) -> None:
+    def __init__(self, config: GPTConfig, pattern: AttentionKind) -> None:
         super().__init__()
         c = config
         self.dropout = c.dropout
@@ -88,7 +93,7 @@ class Block(nn.Module):
         )
         self.ffn_norm = LayerNorm(c.dim, eps=c.norm_eps)
 
-    def forward(self, x: Tensor, visibility: Visibility, cache: LayerKeyValues | None) -> Tensor:
+    def forward(self, x: Tensor, visibility: Visibility, cache: LayerCache | None) -> Tensor:
         """x [B, T, D] -> [B, T, D]."""
         attended = self.attention(x, visibility=visibility, cache=cache)
         x = self.attention_norm(x + dropout(attended, self.dropout, self.training))
@@ -164,8 +169,8 @@ class GPT(nn.Module):
 
     def new_cache(self, batch: int, length: int) -> KeyValueCache:
         """Return an empty cache for ``batch`` rows of up to ``length`` tokens."""
-        remembered = [pattern.remembered for pattern in self.config.patterns]
-        return KeyValueCache(n_layers=len(remembered), batch=batch, length=length, remembered=remembered)
+        patterns = self.config.patterns
+        return KeyValueCache(n_layers=len(patterns), batch=batch, length=length, patterns=patterns)
 
 
 PRESETS = {"gpt": GPTConfig()}

@@ -27,8 +27,13 @@ from torch import Tensor, nn
 
 from wordloom.models.checks import check_settings, dropout_or, fills_everything, positions_within
 from wordloom.nn import Attention, FeedForward, LayerNorm, Swish
-from wordloom.nn.attention import Pattern, Visibility, patterns_of_layers
-from wordloom.nn.cache import KeyValueCache, LayerKeyValues, positions_and_visibility
+from wordloom.nn.attention import (
+    AttentionKind,
+    Visibility,
+    patterns_of_layers,
+    positions_and_visibility,
+)
+from wordloom.nn.cache import KeyValueCache, LayerCache
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
 
@@ -45,7 +50,7 @@ class GPT2Config:
     hidden_dim: int | None = None  # 4 * dim
     bias: bool = True  # of every Linear and LayerNorm
     activation: str = "gelu_tanh"
-    attention: str = "full"  # which keys a query sees: see wordloom.nn.attention.pattern
+    attention: str = "full"  # of each layer: see wordloom.nn.attention.setting
     norm_eps: float = 1e-5
     tie_embeddings: bool = True
     dropout: float = 0.0  # after attention's o_proj and after feed_forward; the paper trains with 0.1
@@ -57,15 +62,15 @@ class GPT2Config:
         _ = self.patterns  # raises ConfigError for an unknown kind of attention
 
     @property
-    def patterns(self) -> tuple[Pattern, ...]:
-        """The attention pattern of each layer."""
+    def patterns(self) -> tuple[AttentionKind, ...]:
+        """The kind of attention of each layer."""
         return patterns_of_layers(self.attention, self.n_layers, causal=True)
 
 
 class Block(nn.Module):
     """Pre-norm: x + attention(norm(x)), then x + feed_forward(norm(x)); [B, T, D] -> [B, T, D]."""
 
-    def __init__(self, config: GPT2Config, pattern: Pattern) -> None:
+    def __init__(self, config: GPT2Config, pattern: AttentionKind) -> None:
         super().__init__()
         c = config
         self.dropout = c.dropout
@@ -82,7 +87,7 @@ class Block(nn.Module):
             dim=c.dim, hidden_dim=c.hidden_dim or 4 * c.dim, activation=c.activation, bias=c.bias
         )
 
-    def forward(self, x: Tensor, visibility: Visibility, cache: LayerKeyValues | None) -> Tensor:
+    def forward(self, x: Tensor, visibility: Visibility, cache: LayerCache | None) -> Tensor:
         """x [B, T, D] -> [B, T, D]."""
         attended = self.attention(self.attention_norm(x), visibility=visibility, cache=cache)
         x = x + dropout(attended, self.dropout, self.training)
@@ -149,8 +154,8 @@ class GPT2(nn.Module):
 
     def new_cache(self, batch: int, length: int) -> KeyValueCache:
         """Return an empty cache for ``batch`` rows of up to ``length`` tokens."""
-        remembered = [pattern.remembered for pattern in self.config.patterns]
-        return KeyValueCache(n_layers=len(remembered), batch=batch, length=length, remembered=remembered)
+        patterns = self.config.patterns
+        return KeyValueCache(n_layers=len(patterns), batch=batch, length=length, patterns=patterns)
 
 
 PRESETS = {

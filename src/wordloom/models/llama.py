@@ -31,8 +31,13 @@ from torch import Tensor, nn
 
 from wordloom.models.checks import check_settings, dropout_or, fills_everything
 from wordloom.nn import Attention, GatedFeedForward, RMSNorm, Rotary, Swish
-from wordloom.nn.attention import Pattern, Visibility, patterns_of_layers
-from wordloom.nn.cache import KeyValueCache, LayerKeyValues, positions_and_visibility
+from wordloom.nn.attention import (
+    AttentionKind,
+    Visibility,
+    patterns_of_layers,
+    positions_and_visibility,
+)
+from wordloom.nn.cache import KeyValueCache, LayerCache
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
 
@@ -50,7 +55,7 @@ class LlamaConfig:
     head_dim: int | None = None  # dim / n_heads
     hidden_dim: int | None = None  # 8/3 of dim, rounded up to a multiple of 256
     activation: str = "silu"
-    attention: str = "full"  # which keys a query sees: see wordloom.nn.attention.pattern
+    attention: str = "full"  # of each layer: see wordloom.nn.attention.setting
     attention_bias: bool = False
     feed_forward_bias: bool = False
     norm_eps: float = 1e-6
@@ -68,9 +73,18 @@ class LlamaConfig:
         _ = self.patterns  # raises ConfigError for an unknown kind of attention
 
     @property
-    def patterns(self) -> tuple[Pattern, ...]:
-        """The attention pattern of each layer."""
+    def patterns(self) -> tuple[AttentionKind, ...]:
+        """The kind of attention of each layer."""
         return patterns_of_layers(self.attention, self.n_layers, causal=True)
+
+    @property
+    def generates_on(self) -> bool:
+        """Whether texts can grow past ``max_seq_len``: every cache has a fixed size, and positions never end.
+
+        Then no query sees keys further away than in training, except global tokens.
+        """
+        kind = (self.rope_scaling or {}).get("rope_type", (self.rope_scaling or {}).get("type"))
+        return kind != "dynamic" and all(pattern.bounded_cache for pattern in self.patterns)
 
     @property
     def kv_heads(self) -> int:
@@ -91,7 +105,7 @@ class LlamaConfig:
 class Block(nn.Module):
     """Pre-norm: x + attention(norm(x)), then x + feed_forward(norm(x)); [B, T, D] -> [B, T, D]."""
 
-    def __init__(self, config: LlamaConfig, pattern: Pattern) -> None:
+    def __init__(self, config: LlamaConfig, pattern: AttentionKind) -> None:
         super().__init__()
         c = config
         self.dropout = c.dropout
@@ -111,7 +125,7 @@ class Block(nn.Module):
         )
 
     def forward(
-        self, x: Tensor, rotary: tuple[Tensor, Tensor], visibility: Visibility, cache: LayerKeyValues | None
+        self, x: Tensor, rotary: tuple[Tensor, Tensor], visibility: Visibility, cache: LayerCache | None
     ) -> Tensor:
         """x [B, T, D], rotary 2 x [1 or B, T, E/2] -> [B, T, D]."""
         attended = self.attention(self.attention_norm(x), visibility=visibility, rotary=rotary, cache=cache)
@@ -183,8 +197,8 @@ class Llama(nn.Module):
 
     def new_cache(self, batch: int, length: int) -> KeyValueCache:
         """Return an empty cache for ``batch`` rows of up to ``length`` tokens."""
-        remembered = [pattern.remembered for pattern in self.config.patterns]
-        return KeyValueCache(n_layers=len(remembered), batch=batch, length=length, remembered=remembered)
+        patterns = self.config.patterns
+        return KeyValueCache(n_layers=len(patterns), batch=batch, length=length, patterns=patterns)
 
 
 _LLAMA2 = LlamaConfig(max_seq_len=4096, norm_eps=1e-5)

@@ -43,8 +43,13 @@ from torch.nn import functional as F
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.checks import check_settings, dropout_or, fills_everything, positions_within
 from wordloom.nn import Attention, FeedForward, LayerNorm, Rotary, Swish, sinusoidal_positions
-from wordloom.nn.attention import Pattern, Visibility, patterns_of_layers
-from wordloom.nn.cache import DecoderCache, LayerKeyValues, positions_and_visibility
+from wordloom.nn.attention import (
+    AttentionKind,
+    Visibility,
+    patterns_of_layers,
+    positions_and_visibility,
+)
+from wordloom.nn.cache import DecoderCache, LayerCache
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
 from wordloom.nn.memory import Memory
@@ -65,7 +70,7 @@ class TransformerConfig:
     n_heads: int = 8
     hidden_dim: int | None = None  # 4 * dim
     activation: str = "relu"
-    attention: str = "full"  # which keys a query of self-attention sees: see wordloom.nn.attention.pattern
+    attention: str = "full"  # self-attention of each layer: see wordloom.nn.attention.setting
     norm_place: str = "post"  # or "pre"
     norm_eps: float = 1e-5
     positions: str = "sinusoidal"  # see POSITIONS
@@ -110,12 +115,12 @@ class TransformerConfig:
         return self.n_decoder_layers or self.n_layers
 
     @property
-    def patterns(self) -> tuple[Pattern, ...]:
+    def patterns(self) -> tuple[AttentionKind, ...]:
         """The pattern of self-attention in each layer of the encoder."""
         return patterns_of_layers(self.attention, self.n_layers, causal=False)
 
     @property
-    def decoder_patterns(self) -> tuple[Pattern, ...]:
+    def decoder_patterns(self) -> tuple[AttentionKind, ...]:
         """The pattern of self-attention in each layer of the decoder."""
         return patterns_of_layers(self.attention, self.decoder_layers, causal=True)
 
@@ -128,7 +133,7 @@ class TransformerConfig:
 class EncoderBlock(nn.Module):
     """Self-attention, then feed-forward; [B, S, D] -> [B, S, D]."""
 
-    def __init__(self, config: TransformerConfig, pattern: Pattern) -> None:
+    def __init__(self, config: TransformerConfig, pattern: AttentionKind) -> None:
         super().__init__()
         c = config
         self.dropout, self.pre_norm = c.dropout, c.norm_place == "pre"
@@ -156,7 +161,7 @@ class EncoderBlock(nn.Module):
 class DecoderBlock(EncoderBlock):
     """Causal self-attention, attention to the source, feed-forward; [B, T, D] -> [B, T, D]."""
 
-    def __init__(self, config: TransformerConfig, pattern: Pattern) -> None:
+    def __init__(self, config: TransformerConfig, pattern: AttentionKind) -> None:
         super().__init__(config, pattern)
         self.cross_attention = _attention(config)
         self.cross_attention_norm = LayerNorm(config.dim, eps=config.norm_eps)
@@ -168,7 +173,7 @@ class DecoderBlock(EncoderBlock):
         sources: Visibility,
         visibility: Visibility,
         rotary: tuple[Tensor, Tensor] | None,
-        cache: LayerKeyValues | None,
+        cache: LayerCache | None,
     ) -> Tensor:
         """x [B, T, D], memory [N, S, D] -> [B, T, D].
 
@@ -198,7 +203,7 @@ class DecoderBlock(EncoderBlock):
         return self.ffn_norm(x + self._dropped(self.feed_forward(x)))
 
 
-def _attention(config: TransformerConfig, pattern: Pattern | None = None) -> Attention:
+def _attention(config: TransformerConfig, pattern: AttentionKind | None = None) -> Attention:
     c = config
     return Attention(
         dim=c.dim, n_heads=c.n_heads, bias=c.attention_bias, dropout=c.attention_dropout, pattern=pattern
@@ -317,8 +322,8 @@ class Transformer(nn.Module):
 
     def new_cache(self, batch: int, length: int) -> DecoderCache:
         """Return an empty cache for ``batch`` rows of up to ``length`` tokens."""
-        remembered = [pattern.remembered for pattern in self.config.decoder_patterns]
-        return DecoderCache(n_layers=len(remembered), batch=batch, length=length, remembered=remembered)
+        patterns = self.config.decoder_patterns
+        return DecoderCache(n_layers=len(patterns), batch=batch, length=length, patterns=patterns)
 
 
 PRESETS = {

@@ -35,7 +35,7 @@ from wordloom.models import (
     build,
     translates,
 )
-from wordloom.nn.cache import KeyValueCache
+from wordloom.nn.cache import KeyValueCache, layers
 
 PAGE = mmap.PAGESIZE
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -75,7 +75,7 @@ class Guard:
     def cache(self, cache: Any) -> Any:
         """Return ``cache`` with its keys and values in guarded memory."""
         if isinstance(cache, KeyValueCache):
-            for layer in cache.layers:
+            for layer in cache.key_values:
                 if layer.keys is not None:
                     layer.keys, layer.values = self.tensor(layer.keys), self.tensor(layer.values)
         elif isinstance(cache, transformer.SlotCache):
@@ -118,6 +118,18 @@ CASES: dict[str, Any] = {
     ),
     "llama, biases of feed-forwards": LlamaConfig(
         dim=15, n_heads=6, n_kv_heads=3, head_dim=18, hidden_dim=19, feed_forward_bias=True, **SHAPE
+    ),
+    "llama, rings": LlamaConfig(
+        dim=15,
+        n_heads=6,
+        n_kv_heads=2,
+        head_dim=6,
+        hidden_dim=19,
+        attention="band:2+global:1,dilated:2:2",
+        **SHAPE,
+    ),
+    "gpt2, random keys": GPT2Config(
+        dim=35, n_heads=5, hidden_dim=33, attention="random:2:1,block:3", **SHAPE
     ),
     "transformer, pre-norm": TransformerConfig(norm_place="pre", attention_bias=True, **WIDE),
     "transformer, rotary": TransformerConfig(
@@ -199,6 +211,7 @@ def cases() -> Iterator[tuple[str, torch.dtype, int, bool]]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    layers.SPARE_PLACES = causal.SPARE_PLACES = 1  # so that rings are full after a few tokens
     if len(sys.argv) > 1:
         past_the_end(behind=sys.argv[1] == "behind")
     else:

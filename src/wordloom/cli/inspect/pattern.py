@@ -59,6 +59,8 @@ def command(
 
 def _print(console: Console, each: LayerPattern, tokens: int) -> None:
     """Print a row for each query; the columns are keys, with the mark of the kind that lets them be seen."""
+    from wordloom.nn.attention import Approximation
+
     kinds = ", ".join(f"{mark} {kind}" for mark, kind in zip(_MARKS[1:], each.pattern.kinds, strict=False))
     keys = each.pattern.n_pairs(tokens) / tokens
     console.print(
@@ -66,4 +68,6 @@ def _print(console: Console, each: LayerPattern, tokens: int) -> None:
     )
     for row in each.kinds(tokens):
         console.print(Text("".join(2 * _MARKS[kind] for kind in row)), soft_wrap=True)
-    console.print(f"{keys:,.1f} keys per query of {tokens:,} tokens\n", highlight=False)
+    approximates = isinstance(each.pattern, Approximation)
+    cost = f"as many operations as {keys:,.1f} keys" if approximates else f"{keys:,.1f} keys"
+    console.print(f"{cost} per query of {tokens:,} tokens\n", highlight=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ from torch import Tensor, nn
 from wordloom.generate.fast.threads import Accelerated, compiling, threads_for
 from wordloom.generate.fast.weights import ACTIVATIONS, accepts, stacked, stacked_norms, whole_vectors, zeros
 from wordloom.kernels.decoding import causal as programs
+from wordloom.kernels.decoding import leaves
 from wordloom.models import MODELS, GPTConfig, LlamaConfig
 from wordloom.models.checks import positions_within
 from wordloom.nn import GatedFeedForward, KeyValueCache
-from wordloom.nn.cache import Cache
+from wordloom.nn.attention.kinds import Block, Dilated, Full, Global
+from wordloom.nn.cache import SPARE_PLACES, Cache, LayerKeyValues
 from wordloom.nn.linear import has_amx, widens
 
 # The largest number of tokens computed at once for which the programs are faster than PyTorch's products.  On
@@ -49,6 +52,8 @@ class FastModel(Accelerated):
         self.weights: Any = None
         self.checked: list[weakref.ref[Tensor]] = []  # the keys and values that `addresses` belong to
         self.addresses = np.empty((0, 2), dtype=np.int64)
+        self.places = np.empty((0, 3), dtype=np.int64)  # see kernels.decoding.causal.NewTokens
+        self.kinds = np.empty((0, 0, 3), dtype=np.int64)
 
     def _most_rows(self) -> int:
         """Return the largest number of tokens computed at once for which a program is faster."""
@@ -139,40 +144,46 @@ class FastModel(Accelerated):
             return None
         if cache.n_rows != B or len(cache.layers) != self.config.n_layers:
             return None
-        needed, first = cache.longest + T, cache.layers[0].keys
-        if first is None or first.shape[2] < needed:
-            self._reserve(cache, needed)
-        stored = [part for layer in cache.layers for part in (layer.keys, layer.values)]
+        layers = cache.key_values
+        if any(layer.bound is not None for layer in layers) and T > SPARE_PLACES + 1:
+            return None
+        needed, stored = cache.longest + T, list[Tensor]()
+        for layer in layers:
+            stored += self._with_room(cache, layer, needed)
         known = len(self.checked) == len(stored)
         if not known or any(part is not ref() for part, ref in zip(stored, self.checked, strict=True)):
-            tensors = [part for part in stored if part is not None]
-            wanted = (B, self.weights.kv_heads, tensors[0].shape[2], self.weights.head_dim)
-            if any(
-                part.shape != wanted or part.dtype != self.dtype or not part.is_contiguous()
-                for part in tensors
-            ):
-                return None
-            self.checked = [weakref.ref(part) for part in tensors]
-            self.addresses = np.array([part.data_ptr() for part in tensors]).reshape(-1, 2)
+            K, E = self.weights.kv_heads, self.weights.head_dim
+            for part in stored:
+                fits = part.dtype == self.dtype and part.is_contiguous()
+                if not fits or part.shape != (B, K, part.shape[2], E):
+                    return None
+            self.checked = [weakref.ref(part) for part in stored]
+            self.addresses = np.array([part.data_ptr() for part in stored]).reshape(-1, 2)
+            rings = [(layer.first, layer.ring) for layer in layers]
+            capacities = [part.shape[2] for part in stored[::2]]
+            self.places = np.array([(S, *ring) for S, ring in zip(capacities, rings, strict=True)])
         return self.addresses
 
-    def _reserve(self, cache: KeyValueCache, needed: int) -> None:
-        """Allocate the keys and values of an empty cache, or make room for ``needed`` tokens."""
-        for layer in cache.layers:
-            if layer.keys is None:
-                capacity = max(cache.capacity, needed)
-                shape = (cache.n_rows, self.weights.kv_heads, capacity, self.weights.head_dim)
-                layer.keys, layer.values = zeros(shape, self.dtype), zeros(shape, self.dtype)
-            else:
-                layer.grow(layer.keys, needed)
+    def _with_room(self, cache: KeyValueCache, layer: LayerKeyValues, needed: int) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of a layer with room for ``needed`` tokens, or all that it keeps."""
+        if layer.bound is not None:
+            needed = min(needed, layer.bound)
+        if layer.keys is None:
+            capacity = max(cache.capacity, needed)
+            capacity = capacity if layer.bound is None else min(capacity, layer.bound)
+            shape = (cache.n_rows, self.weights.kv_heads, capacity, self.weights.head_dim)
+            layer.keys, layer.values = zeros(shape, self.dtype), zeros(shape, self.dtype)
+        elif layer.keys.shape[2] < needed:
+            layer.grow(layer.keys, needed)
+        assert layer.values is not None
+        return layer.keys, layer.values
 
     def _run(
         self, tokens: Tensor, attend: Tensor | None, cache: KeyValueCache, addresses: np.ndarray
     ) -> Tensor:
         B, T = tokens.shape
-        capacity = cache.layers[0].keys.shape[2]  # type: ignore[union-attr]
         if cache.longest + T > self.length:
-            self._reach(capacity)
+            self._reach(max(cache.longest + T, 2 * self.length, int(self.places[:, 0].max())))
         if B * T not in self.buffers:
             self.buffers[B * T] = self._new_buffers(B * T)
         buffers = self.buffers[B * T]
@@ -182,7 +193,7 @@ class FastModel(Accelerated):
         starts = cache.longest if cache.uniform else cache.lengths.numpy()[:, None]
         rows[:, :, 1] = starts + np.arange(T)
         x.copy_(self._embeddings(tokens, torch.from_numpy(rows[:, :, 1]), cache.longest + T - 1))
-        new = programs.NewTokens(addresses, capacity, rows.reshape(B * T, 2))
+        new = programs.NewTokens(addresses, self.places, self.kinds, rows.reshape(B * T, 2))
         with compiling(self.program):
             self.threads.run(self.program, self.weights, new, buffers)
         cache.advance(tokens, attend)
@@ -214,6 +225,7 @@ class FastModel(Accelerated):
         """Return the model as the programs see it."""
         family = next(name for name, family in MODELS.items() if type(self.model) is family.model)
         self.program = programs.PROGRAMS[family]
+        self.kinds = kinds_of_layers(self.config.patterns)
         model, blocks = self.model, self.model.blocks
         attention = blocks[0].attention  # its sizes are those of the config, as accepts() has checked
         linears = [_linears(block) for block in blocks]
@@ -242,6 +254,28 @@ class FastModel(Accelerated):
         """Return the addresses of ``weights``, 0 for None; they stay valid if the model gets others."""
         self.held = [[None if weight is None else weight.detach() for weight in row] for row in weights]
         return np.array([[0 if weight is None else weight.data_ptr() for weight in row] for row in self.held])
+
+
+def kinds_of_layers(patterns: Sequence[Any]) -> np.ndarray:
+    """Return the kinds [L, P, 3] of each layer's pattern; P is 0 if all layers have full attention."""
+    if all(pattern.is_full for pattern in patterns):
+        return np.empty((len(patterns), 0, 3), dtype=np.int64)
+    rows: list[list[tuple[int, int, int]]] = []
+    for pattern in patterns:
+        rows.append([])
+        for kind in pattern.kinds:
+            if isinstance(kind, Full):
+                rows[-1].append((leaves.FULL, 0, 0))
+            elif isinstance(kind, Dilated):
+                rows[-1].append((leaves.DILATED, kind.width, kind.step))
+            elif isinstance(kind, Global):
+                rows[-1].append((leaves.GLOBAL, kind.tokens, 0))
+            elif isinstance(kind, Block):
+                rows[-1].append((leaves.BLOCK, kind.size, 0))
+            else:
+                rows[-1].append((leaves.RANDOM, kind.keys, kind.seed))
+    most = max(map(len, rows))
+    return np.array([[*row, *[(leaves.UNUSED, 0, 0)] * (most - len(row))] for row in rows])
 
 
 def _linears(block: Any) -> list[nn.Linear]:

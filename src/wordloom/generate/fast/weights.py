@@ -14,6 +14,7 @@ from wordloom.generate.conditioned import Conditioned
 from wordloom.kernels.acceptance import fall_back
 from wordloom.models import MODELS
 from wordloom.models.building.deviation import deviation
+from wordloom.nn.attention import Approximation
 
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}  # as numbered in kernels/decoding/leaves.py
 MOST_WEIGHTS = 1 << 26  # of decoder and head, which are copied; larger ones gain little
@@ -54,8 +55,9 @@ def _refusal(model: Any) -> str:
         return "the weights are not contiguous on the CPU"
     if family != "rnn" and inner.config.activation not in ACTIVATIONS:
         return f"there is no program for activation {inner.config.activation}"
-    if any(getattr(module, "pattern", None) is not None for module in inner.modules()):
-        return "there is no program for sparse attention"
+    for pattern in (getattr(module, "pattern", None) for module in inner.modules()):
+        if isinstance(pattern, Approximation) or (pattern is not None and family in _CONDITIONED):
+            return f"there is no program for attention '{pattern}' in this model"
     if family == "llama" and inner.rotary.kind == "dynamic":
         return "the rotary frequencies depend on the length"
     return _refusal_of_sizes(inner) if family in _CONDITIONED else ""

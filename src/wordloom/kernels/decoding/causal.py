@@ -14,6 +14,7 @@ from wordloom.kernels.barrier import barrier
 from wordloom.kernels.decoding.leaves import (
     activate,
     attend,
+    attend_by_position,
     layer_norm,
     project,
     rms_norm,
@@ -51,7 +52,8 @@ class NewTokens(NamedTuple):
     """The cache, and the place of each new token in it."""
 
     layers: np.ndarray  # [L, 2] addresses of keys and values [B, K, S, E]
-    capacity: int  # S
+    places: np.ndarray  # [L, 3]: S, and where a ring begins and its size; without one, 0 and 0
+    kinds: np.ndarray  # [L, P, 3]: those of a pattern, as attend_by_position reads them; P = 0: all are full
     rows: np.ndarray  # [R, 2]: cache row, and position in it
 
 
@@ -83,11 +85,15 @@ def _self_attention(
     barrier(counters, threads, PATIENCE)
 
     keys, values = new.layers[i, 0], new.layers[i, 1]
+    capacity, first_place, ring = new.places[i, 0], new.places[i, 1], new.places[i, 2]
     for item in range(thread, rows.shape[0] * K, threads):
         r, group = item // K, item % K
         if w.rotary.shape[1]:
             rotate(k, r, group * E, w.rotary[0, rows[r, 1]], w.rotary[1, rows[r, 1]])
-        place = ((rows[r, 0] * K + group) * new.capacity + rows[r, 1]) * E
+        place = rows[r, 1]
+        if ring and place >= first_place + ring:
+            place = first_place + (place - first_place) % ring
+        place = ((rows[r, 0] * K + group) * capacity + place) * E
         store_row(w.like, keys, place, k, r, group * E, E)
         store_row(w.like, values, place, v, r, group * E, E)
     barrier(counters, threads, PATIENCE)
@@ -96,11 +102,17 @@ def _self_attention(
         r, head = item // H, item % H
         if w.rotary.shape[1]:
             rotate(q, r, head * E, w.rotary[0, rows[r, 1]], w.rotary[1, rows[r, 1]])
-        first = (rows[r, 0] * K + head // (H // K)) * new.capacity * E * w.like.itemsize
-        attend(
-            buffers.mixed, q, r, head, E, keys + first, values + first, 0, rows[r, 1] + 1, w.scale,
-            buffers.scores[thread], w.like,
-        )  # fmt: skip
+        first = (rows[r, 0] * K + head // (H // K)) * capacity * E * w.like.itemsize
+        if new.kinds.shape[1] == 0:
+            attend(
+                buffers.mixed, q, r, head, E, keys + first, values + first, 0, rows[r, 1] + 1, w.scale,
+                buffers.scores[thread], w.like,
+            )  # fmt: skip
+        else:
+            attend_by_position(
+                buffers.mixed, q, r, head, E, keys + first, values + first, rows[r, 1], first_place, ring,
+                new.kinds[i], w.scale, buffers.scores[thread], w.like,
+            )  # fmt: skip
     barrier(counters, threads, PATIENCE)
     project(buffers.x, buffers.mixed, matrix[3], bias[3][i], True, w.like, thread, threads)
     barrier(counters, threads, PATIENCE)

@@ -211,3 +211,88 @@ def attend(
     for e in range(whole, E):
         for s in range(n):
             out[r, at + e] += weights[s] * load(pointer(first, like), s * E + e)
+
+
+UNUSED, FULL, DILATED, GLOBAL, BLOCK, RANDOM = range(6)
+"""The kinds of :mod:`wordloom.nn.attention.kinds`, as a table [P, 3] numbers them; two settings follow."""
+
+
+@exact_routine
+def _hashed(x: int) -> int:
+    """Return 32 bits as :func:`wordloom.nn.attention.kinds.hashed`."""
+    x &= 0xFFFFFFFF
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
+    x = ((x ^ (x >> 15)) * 0x846CA68B) & 0xFFFFFFFF
+    return x ^ (x >> 16)
+
+
+@exact_routine
+def _sees(q: int, k: int, kinds: Any) -> bool:
+    """Return whether a query at position q of a causal text sees the key at position k <= q."""
+    for p in range(kinds.shape[0]):
+        kind, a, b = kinds[p, 0], kinds[p, 1], kinds[p, 2]
+        if kind == FULL:
+            return True
+        if kind == DILATED and q - k <= (a - 1) * b and (b == 1 or (q - k) % b == 0):
+            return True
+        if kind == GLOBAL and k < a:
+            return True
+        if kind == BLOCK and k >= q // a * a:
+            return True
+        if kind == RANDOM:
+            part = ((k + 1) * a - 1) // (q + 1)
+            first, end = part * (q + 1) // a, (part + 1) * (q + 1) // a
+            if k == first + _hashed(_hashed(q + _hashed(b)) + part) % (end - first):
+                return True
+    return False
+
+
+@routine
+def attend_by_position(
+    out: Any, q: Any, r: int, head: int, E: int, keys: int, values: int, position: int, first: int, ring: int,
+    kinds: Any, scale: float, weights: Any, like: Any,
+) -> None:  # fmt: skip
+    """out[r, head] = softmax(q[r, head] . keys * scale) values over the keys that ``kinds`` [P, 3] allow.
+
+    The query stands at ``position``.  The places from ``first`` on are a ring of ``ring`` places; 0: there is
+    none.  Runs of visible keys that lie side by side are read together.
+    """
+    size, at = like.itemsize, head * E
+    query, mixed = q.ctypes.data + 4 * (r * q.shape[1] + at), out.ctypes.data + 4 * (r * out.shape[1] + at)
+    factors, whole = weights.ctypes.data, E - E % LANES
+    wraps = ring > 0 and position >= first + ring
+    stop = first + ring if wraps else position + 1
+    newest = first + (position - first) % ring if wraps else position
+    for second in range(2):  # first the scores, then the values
+        n, start = 0, -1
+        for s in range(stop + 1):
+            visible = False
+            if s < stop:
+                key = s
+                if wraps and s >= first:
+                    key = position - newest + s - (ring if s > newest else 0)
+                visible = _sees(position, key, kinds)
+            if visible and start < 0:
+                start = s
+            elif not visible and start >= 0:
+                many = s - start
+                if second:
+                    add_rows(
+                        like, mixed, values + start * E * size, many, E, factors + 4 * n, 1, whole
+                    )  # fmt: skip
+                    for e in range(whole, E):
+                        for i in range(many):
+                            out[r, at + e] += weights[n + i] * load(
+                                pointer(values, like), (start + i) * E + e
+                            )  # fmt: skip
+                else:
+                    for i in range(0, many, 4):
+                        _one_by_four(
+                            like, keys + (start + i) * E * size, E, min(4, many - i), query, E,
+                            factors + 4 * (n + i), 0, 1, False,
+                        )  # fmt: skip
+                n, start = n + many, -1
+        if second == 0:
+            softmax(weights, n, scale)
+            for e in range(E):
+                out[r, at + e] = np.float32(0)

@@ -13,7 +13,7 @@ from wordloom.nn import Attention
 
 
 def with_attention(config: Any, attention: str | list[str]) -> Any:
-    """Return ``config`` with other patterns of attention; see :mod:`wordloom.nn.attention.pattern`.
+    """Return ``config`` with other patterns of attention; see :mod:`wordloom.nn.attention.setting`.
 
     Raises ConfigError for a family without such patterns, and for an unknown one.
     """
@@ -29,12 +29,18 @@ def with_attention(config: Any, attention: str | list[str]) -> Any:
 
 
 def set_attention(model: Any, attention: str) -> None:
-    """Make ``model`` attend by other patterns, and say so in its config.
+    """Give ``model`` and its config other attention.
 
-    Raises ConfigError as :func:`with_attention`.
+    Raises ConfigError as :func:`with_attention`, and for a Linformer, whose weights the model lacks.
     """
     config = with_attention(model.config, attention)
     fresh = dict(skeleton(config).named_modules())
+    missing = set(fresh) - {name for name, _ in model.named_modules()}
+    if missing:
+        raise ConfigError(
+            f"attention {attention!r} has weights that this model lacks, such as {min(missing)}; train it "
+            "with them: wordloom train RECIPE --from CHECKPOINT model.attention=..."
+        )
     for name, module in model.named_modules():
         if isinstance(module, Attention):
             module.pattern = fresh[name].pattern

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.families import MODELS, family_of
-from wordloom.nn.attention.pattern import sequence_of_layers
+from wordloom.nn.attention.setting import sequence_of_layers
 
 
 class _NoDefaultInit(TorchFunctionMode):

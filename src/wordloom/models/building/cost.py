@@ -15,6 +15,7 @@ from torch import nn
 from wordloom.errors import ConfigError
 from wordloom.models.building.build import skeleton
 from wordloom.nn import Attention
+from wordloom.nn.attention import Approximation
 from wordloom.nn.scorers import AdditiveScorer, DotScorer
 
 Layer = TypeVar("Layer", bound=nn.Module)
@@ -43,7 +44,8 @@ def flops_per_token(model: Any, *, context: int) -> Flops:
     """Return the operations for one token of ``model`` (or of its config) with ``context`` keys per query.
 
     forward = 2 x matrix weights + sum over layers of 4 x n_heads x head_dim x keys.  Full attention has
-    ``context`` keys, and a pattern as many as the mean query of a text of ``context`` tokens sees.  Embedding
+    ``context`` keys, and a pattern as many as the mean query of a text of ``context`` tokens sees.  An
+    approximation has as many as full attention with the same number of operations.  Embedding
     look-ups, biases, norms and softmax are not counted.  Heads count for every token, also those that read
     one token of a text.  ``context`` equal to the sequence length is the convention of model FLOP utilisation
     (Chowdhery et al. 2022, arXiv:2204.02311, appendix B).  The mean over a causal sequence is about half of
@@ -73,35 +75,46 @@ def flops_per_token(model: Any, *, context: int) -> Flops:
 
 
 def keys_per_query(attention: Attention, context: int) -> float:
-    """Return the mean number of keys of a query in a text of ``context`` tokens; full attention has all."""
+    """Return the mean number of keys of a query in a text of ``context`` tokens; full attention has all.
+
+    For an approximation, it is the number with which full attention needs as many operations.
+    """
     return context if attention.pattern is None else attention.pattern.n_pairs(context) / context
 
 
 def kv_cache_bytes(model: Any, *, context: int, element_bytes: int, n_kv_heads: int | None = None) -> int:
     """Return the bytes of the cache of a text of ``context`` tokens.
 
-    A layer whose pattern sees only the first and the last tokens keeps no more of them.  The other arguments
-    are those of :func:`kv_cache_bytes_per_token`.
+    A layer whose pattern sees only the first and the last tokens keeps no more of them, and a Performer has a
+    float32 state of fixed size.  The other arguments are those of :func:`kv_cache_bytes_per_token`.
     """
     total = 0
     for name, attention in _layers(_module(model), Attention):
-        remembered = None if attention.pattern is None else attention.pattern.remembered
-        kept = context if remembered is None else min(context, sum(remembered))
-        if not name.startswith("encoder_"):
-            total += 2 * (n_kv_heads or attention.n_kv_heads) * attention.head_dim * element_bytes * kept
+        K, pattern = n_kv_heads or attention.n_kv_heads, attention.pattern
+        if name.startswith("encoder_"):
+            continue
+        if isinstance(pattern, Approximation):
+            total += 4 * pattern.state_elements(K, attention.head_dim)
+        else:
+            remembered = None if pattern is None else pattern.remembered
+            kept = context if remembered is None else min(context, sum(remembered))
+            total += 2 * K * attention.head_dim * element_bytes * kept
     return total
 
 
 def attention_activation_bytes(model: Any, *, context: int, element_bytes: int) -> int:
     """Return the bytes that the attentions of a text of ``context`` tokens keep for the backward pass.
 
-    These are queries, keys, values, results and a float32 sum for each query and head.  No kernel keeps the
-    scores, so the memory is linear in the context, whatever the pattern.
+    These are queries, keys, values, results and a float32 sum for each query and head, or what an
+    approximation computes from them.  No kernel keeps the scores, so the memory is linear in the context.
     """
-    return sum(
-        context * ((2 * a.n_heads + 2 * a.n_kv_heads) * a.head_dim * element_bytes + 4 * a.n_heads)
-        for _, a in _layers(_module(model), Attention)
-    )
+    total = 0
+    for _, a in _layers(_module(model), Attention):
+        further = a.n_heads
+        if isinstance(a.pattern, Approximation):
+            further = a.pattern.activation_elements(a.n_heads, a.n_kv_heads)
+        total += context * ((2 * a.n_heads + 2 * a.n_kv_heads) * a.head_dim * element_bytes + 4 * further)
+    return total
 
 
 def kv_cache_bytes_per_token(model: Any, *, element_bytes: int, n_kv_heads: int | None = None) -> int:

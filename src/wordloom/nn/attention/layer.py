@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +22,19 @@ from wordloom.errors import ConfigError, DeviceError, did_you_mean
 from wordloom.kernels import programs
 from wordloom.kernels.acceptance import plain
 from wordloom.nn import fused
+from wordloom.nn.attention.approximation import Approximation, approximate_attention, without_autocast
 from wordloom.nn.attention.flex import LEAST_HEAD_DIM, flex_attention_fits, sparse_flex_attention
+from wordloom.nn.attention.low_rank import Linformer, Projection
 from wordloom.nn.attention.pattern import Pattern
+from wordloom.nn.attention.performer import Performer, State, continue_attention
+from wordloom.nn.attention.setting import AttentionKind
 from wordloom.nn.attention.sparse import sparse_attention, sparse_attention_fits
 from wordloom.nn.attention.visibility import EVERYTHING, Visibility, causal_mask
 from wordloom.nn.linear import Linear, has_amx, product_dtype, widens
 from wordloom.nn.positions import apply_rotary
+
+if TYPE_CHECKING:  # the cache reads patterns
+    from wordloom.nn.cache.layers import LayerCache, LayerKeyValues, LayerState
 
 log = logging.getLogger(__name__)
 
@@ -49,14 +55,6 @@ FEW_KEYS = 512
 QUERIES_AT_ONCE = 256
 
 
-class LayerCache(Protocol):
-    """The cached keys and values of one layer: see :mod:`wordloom.nn.cache`."""
-
-    def append(
-        self, keys: Tensor, values: Tensor, visibility: Visibility
-    ) -> tuple[Tensor, Tensor, Visibility]: ...
-
-
 def exact_attention(
     q: Tensor,
     k: Tensor,
@@ -72,9 +70,8 @@ def exact_attention(
 
     Returns (output [B, H, T, E], weights [B, H, T, S] float32 before dropout).
     """
-    kind = q.device.type
     mask = visibility.mask(q.shape[2], k.shape[2], device=q.device)
-    with torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext():
+    with without_autocast(q.device):
         scores = (q.float() @ k.float().transpose(-2, -1)) * scale  # [B, H, T, S]
         if mask is not None:
             scores = scores.masked_fill(~mask, -torch.inf)
@@ -99,7 +96,7 @@ class Attention(nn.Module):
     ``n_kv_heads`` equal to ``n_heads`` is multi-head, 1 is multi-query, any other number is grouped-query.
     ``head_dim`` may differ from dim / n_heads.  ``scale`` defaults to 1 / sqrt(head_dim).
     ``dropout`` acts on the attention weights, in training only.  ``pattern`` says which keys a query of
-    self-attention sees by its position; None stands for all.
+    self-attention sees by its position, or how full attention is approximated; None: full attention.
 
     Raises ConfigError when ``n_heads`` does not divide ``dim``, or ``n_kv_heads`` does not divide
     ``n_heads``.
@@ -118,7 +115,7 @@ class Attention(nn.Module):
         dropout: float = 0.0,
         scale: float | None = None,
         rotary_layout: str = "halves",
-        pattern: Pattern | None = None,
+        pattern: AttentionKind | None = None,
     ) -> None:
         super().__init__()
         K = n_heads if n_kv_heads is None else n_kv_heads
@@ -139,6 +136,9 @@ class Attention(nn.Module):
         self.k_proj = Linear(context_dim or dim, K * head_dim, bias=bias)
         self.v_proj = Linear(context_dim or dim, K * head_dim, bias=bias)
         self.o_proj = Linear(n_heads * head_dim, dim, bias=bias if out_bias is None else out_bias)
+        if isinstance(pattern, Linformer):
+            self.key_projection = Projection(pattern.keys, pattern.longest)
+            self.value_projection = Projection(pattern.keys, pattern.longest)
         self.backend = "auto"
         self.recorded: list[Tensor] | None = None  # set to a list to collect weights (backend "exact")
 
@@ -169,8 +169,10 @@ class Attention(nn.Module):
             q = apply_rotary(q, *rotary, layout=self.rotary_layout)
             k = apply_rotary(k, *rotary, layout=self.rotary_layout)
         visibility = visibility.through(self.pattern)
+        if cache is not None and isinstance(self.pattern, Performer):
+            return self._continue(self.pattern, q, k, v, visibility, cast("LayerState", cache))
         if cache is not None:
-            k, v, visibility = cache.append(k, v, visibility)
+            k, v, visibility = cast("LayerKeyValues", cache).append(k, v, visibility)
         if visibility.key_positions is not None and q.shape[2] > QUERIES_AT_ONCE:
             out = self._attend_in_parts(q, k, v, visibility)
         else:
@@ -187,6 +189,8 @@ class Attention(nn.Module):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility = EVERYTHING) -> Tensor:
         """q [B, H, T, E], k and v [B, K, S, E] -> [B, H, T, E] by the chosen backend."""
         dropout = self.dropout if self.training else 0.0
+        if isinstance(self.pattern, Approximation):
+            return self._approximate(self.pattern, q, k, v, visibility, dropout)
         T, S = q.shape[2], k.shape[2]
         is_causal = visibility.is_causal(T, S)
         if visibility.pattern is not None and T == S > 1 and self.backend == "auto" and dropout < 1.0:
@@ -222,9 +226,37 @@ class Attention(nn.Module):
         mask = None if is_causal else visibility.mask(T, S, device=q.device)
         return self._kernel(q, k, v, mask=mask, is_causal=is_causal, dropout=dropout)
 
+    def _approximate(
+        self, kind: Approximation, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, dropout: float
+    ) -> Tensor:
+        out, weights = approximate_attention(
+            kind, q, k, v, visibility=visibility, scale=self.scale, projections=self.projections,
+            dropout=dropout, dense=self.backend == "exact",
+        )  # fmt: skip
+        if weights is not None and self.recorded is not None:
+            self.recorded.append(weights)
+        return out
+
+    @property
+    def projections(self) -> tuple[Tensor, ...]:
+        """The matrices E and F of a Linformer; () for other attention."""
+        if not isinstance(self.pattern, Linformer):
+            return ()
+        return self.key_projection.weight, self.value_projection.weight
+
+    def _continue(
+        self, kind: Performer, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, cache: LayerState
+    ) -> Tensor:
+        """Attend from new tokens to those that the state in ``cache`` has, and update it."""
+        before = cast("State | None", cache.state)
+        out, cache.state = continue_attention(
+            kind, q, k, v, before, new_tokens=visibility.new_tokens, scale=self.scale
+        )
+        return out.transpose(1, 2).flatten(-2)
+
     def _attend_in_parts(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
         """Attend as :meth:`attend` for many queries after a cache: a mask for all would be quadratic."""
-        assert self.pattern is not None
+        assert isinstance(self.pattern, Pattern)
         assert self.pattern.remembered is not None
         assert visibility.starts is not None
         assert visibility.key_positions is not None
@@ -272,7 +304,23 @@ def set_attention_backend(model: nn.Module, backend: str) -> None:
         )
     for module in model.modules():
         if isinstance(module, Attention):
+            if isinstance(module.pattern, Approximation) and backend not in ("auto", "exact"):
+                raise ConfigError(
+                    f"attention_backend '{backend}' computes full attention, and attention is "
+                    f"'{module.pattern}'; use 'auto' or 'exact'"
+                )
             module.backend = backend
+
+
+def check_dropout(model: nn.Module) -> None:
+    """Raise ConfigError for dropout of attention weights in a layer that computes none."""
+    for module in model.modules():
+        kind = module.pattern if isinstance(module, Attention) else None
+        if isinstance(kind, Approximation) and module.dropout and not kind.drops_weights:
+            raise ConfigError(
+                f"attention '{kind}' has no attention weights for a dropout of {module.dropout:g}; set "
+                "model.attention_dropout = 0"
+            )
 
 
 def running_kernel(
@@ -285,12 +333,12 @@ def running_kernel(
     masked: bool = False,
     padded: bool = False,
     elements: int = 0,
-    pattern: Pattern | None = None,
+    pattern: AttentionKind | None = None,
 ) -> str:
     """Return the kernel that runs for these settings.
 
-    Wordloom's own are blocked, and sparse for a ``pattern``.  FlexAttention is flex, PyTorch's other kernels
-    are flash, efficient and math, and exact is the equation as written.
+    Wordloom's own are blocked, sparse for a pattern, and linformer, nystrom and performer.  FlexAttention is
+    flex, PyTorch's other kernels are flash, efficient and math, and exact is the equation as written.
 
     ``padded``: some keys are masked for all queries.  ``masked``: some keys are masked for some queries, not
     counting the causal mask.  ``elements`` is the number of elements of q; ``blocked`` needs a minimum.  The
@@ -300,6 +348,8 @@ def running_kernel(
     """
     if backend == "exact":
         return "exact"
+    if isinstance(pattern, Approximation):
+        return str(pattern).partition(":")[0]
     if pattern is not None and backend == "auto" and dropout < 1.0:
         fused_type = dtype in (torch.float32, torch.bfloat16)
         if device.type == "cpu" and fused_type and fused.attention_products(head_dim) is not None:

@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wordloom.errors import ConfigError
+from wordloom.nn.attention.kinds import Global
 from wordloom.nn.attention.layer import Attention
-from wordloom.nn.attention.pattern import Global, Pattern
+from wordloom.nn.attention.setting import AttentionKind
 from wordloom.nn.attention.visibility import EVERYTHING, Visibility
 from wordloom.nn.linear import Linear
 
@@ -23,7 +24,7 @@ class LongformerAttention(Attention):
     Raises ConfigError for a pattern without ``global:G``.
     """
 
-    def __init__(self, *, dim: int, n_heads: int, pattern: Pattern, **settings: Any) -> None:
+    def __init__(self, *, dim: int, n_heads: int, pattern: AttentionKind, **settings: Any) -> None:
         super().__init__(dim=dim, n_heads=n_heads, bias=True, pattern=pattern, **settings)
         tokens = [kind.tokens for kind in pattern.kinds if isinstance(kind, Global)]
         if not tokens or pattern.causal:

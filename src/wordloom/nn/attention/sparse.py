@@ -10,7 +10,8 @@ from torch.autograd.function import once_differentiable
 
 from wordloom.kernels import programs
 from wordloom.kernels.acceptance import fall_back, plain
-from wordloom.nn.attention.pattern import Pattern, Random, Ranges
+from wordloom.nn.attention.kinds import Random
+from wordloom.nn.attention.pattern import Pattern, Ranges
 from wordloom.nn.fused import attention_products
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from wordloom.errors import ConfigError
 from wordloom.nn.attention.pattern import Pattern
+
+if TYPE_CHECKING:
+    from wordloom.nn.attention.setting import AttentionKind
+    from wordloom.nn.cache.lengths import RowLengths
 
 
 def causal_mask(T: int, S: int, *, device: torch.device | None = None) -> Tensor:
@@ -49,9 +53,12 @@ class Visibility:
     _patterned: dict[Pattern, Visibility] = field(default_factory=dict, init=False, repr=False)
     _masks: dict[tuple[int, int], Tensor | None] = field(default_factory=dict, init=False, repr=False)
 
-    def through(self, pattern: Pattern | None) -> Visibility:
-        """Return these keys as far as ``pattern`` allows them, the same object at each call."""
-        if pattern is None:
+    def through(self, pattern: AttentionKind | None) -> Visibility:
+        """Return these keys as far as ``pattern`` allows them, the same object at each call.
+
+        An approximation allows all.
+        """
+        if not isinstance(pattern, Pattern):
             return self
         if self is EVERYTHING:  # which lives on, and would keep every mask
             return replace(self, pattern=pattern)
@@ -171,3 +178,33 @@ class Visibility:
 
 
 EVERYTHING = Visibility()
+
+
+def positions_and_visibility(
+    tokens: Tensor,
+    *,
+    attend: Tensor | None = None,
+    documents: Tensor | None = None,
+    cache: RowLengths | None = None,
+) -> tuple[Tensor, Visibility]:
+    """Return the positions [1 or B, T] of new ``tokens`` [B, T], and which keys their queries may see.
+
+    ``attend`` [B, T] is True for real tokens.  Padding does not count: without a cache it may stand on either
+    side of a row's tokens.  With a cache it stands behind them, and the next tokens overwrite its keys.
+
+    Raises ConfigError for padding before a token and a cache.
+    """
+    T, device = tokens.shape[1], tokens.device
+    if cache is None and attend is not None:
+        positions = (attend.cumsum(dim=1) - 1).clamp(min=0)  # [B, T]
+        return positions, Visibility(causal=True, documents=documents, real_keys=attend)
+    if attend is not None and bool((attend[:, 1:] > attend[:, :-1]).any()):
+        raise ConfigError("padding comes before a token; in a cache it must follow the tokens of a row")
+    start = 0 if cache is None else cache.longest
+    new = torch.arange(start, start + T, device=device)[None]  # [1, T]
+    new_tokens = None if attend is None else attend.sum(dim=1)
+    if cache is None or cache.uniform:
+        return new, Visibility(causal=True, documents=documents, new_tokens=new_tokens)
+    starts = cache.lengths.to(device)
+    visibility = Visibility(causal=True, starts=starts, documents=documents, new_tokens=new_tokens)
+    return starts[:, None] + (new - start), visibility  # [B, T]

@@ -26,7 +26,7 @@ from wordloom.models import (
 from wordloom.models.building.attention import with_attention
 from wordloom.models.task_model import BODIES, SUMMARIES
 from wordloom.nn import set_attention_backend
-from wordloom.nn.attention import running_kernel
+from wordloom.nn.attention import check_dropout, running_kernel
 from wordloom.nn.recurrent import CELLS
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe, TrainSettings
@@ -135,6 +135,7 @@ def new_model(
     elif start is not None:
         progress.say(start_from(model, start, extra_tokens=extra_tokens).lines())
     set_attention_backend(model, recipe.train.attention_backend)
+    check_dropout(model)
     return model
 
 

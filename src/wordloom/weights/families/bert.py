@@ -18,7 +18,7 @@ from typing import Any
 from wordloom.errors import CheckpointError
 from wordloom.models.bert import BertConfig
 from wordloom.models.roberta import RobertaConfig
-from wordloom.nn.attention.pattern import Band, Global
+from wordloom.nn.attention.kinds import Band, Global
 from wordloom.weights.families.task_heads import heads_beside
 from wordloom.weights.formats import ACTIVATION_NAMES, Format, Setting, Settings, refuse_unless
 from wordloom.weights.renaming import Ignored, Renaming, Row, layer_rows

@@ -11,7 +11,7 @@ from typing import Any
 
 from wordloom.errors import CheckpointError, did_you_mean
 from wordloom.models.llama import LlamaConfig
-from wordloom.nn.attention.pattern import Band
+from wordloom.nn.attention.kinds import Band
 from wordloom.nn.positions import ROPE_SCALINGS
 from wordloom.weights.families.task_heads import heads_beside
 from wordloom.weights.formats import ACTIVATION_NAMES, Format, Setting, Settings, refuse_unless
@@ -115,7 +115,7 @@ def _attention_from(theirs: Mapping[str, Any], n_layers: int) -> str:
 
 def _attention_to(config: LlamaConfig) -> dict[str, Any] | None:
     """Return the keys of the family that has the config's attention; None if transformers has none."""
-    texts = list(map(str, config.patterns))
+    texts = list(map(str, config.patterns))  # approximations have kinds that are no bands
     bands = [kind for pattern in config.patterns for kind in pattern.kinds if type(kind) is Band]
     if set(texts) == {"full"}:
         return {"model_type": "llama"}
