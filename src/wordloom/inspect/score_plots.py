@@ -1,4 +1,4 @@
-"""Plot scores: confusion matrices, BLEU by the length of the source, and forgetting."""
+"""Plot scores: confusion matrices, BLEU by the length of the source, bits by position, and forgetting."""
 
 from __future__ import annotations
 
@@ -113,6 +113,40 @@ def lengths_figure(runs: Mapping[str, Sequence[Any]]) -> Any:
     panel.set_ylabel("BLEU", fontsize=figures.FONT + 1)
     panel.set_ylim(bottom=0)
     panel.tick_params(labelsize=figures.FONT)
+    panel.grid(axis="y", color=figures.GRID, linewidth=0.7)
+    panel.set_axisbelow(True)
+    figures.hide_frame(panel)
+    if len(runs) > 1:
+        panel.legend(frameon=False, fontsize=figures.FONT)
+    return figure
+
+
+# ------------------------------------------------------------------------------------ bits by position
+
+
+def draw_positions(path: Path, runs: Mapping[str, Sequence[Any]]) -> None:
+    """Draw the bits per byte of each run by the tokens read before into a .png, .svg or .pdf file.
+
+    ``runs`` holds by name each run's :class:`wordloom.evaluate.positions.PositionBits` of the same texts.
+
+    Raises as :func:`wordloom.inspect.draw_map`.
+    """
+    figures.save_figure(lambda: positions_figure(runs), list(runs), path)
+
+
+def positions_figure(runs: Mapping[str, Sequence[Any]]) -> Any:
+    """Return the figure that :func:`draw_positions` saves."""
+    figure = figures.new_figure((6.8, 4.2))
+    panel = figure.subplots()
+    longest = max(runs.values(), key=len)
+    for i, (name, groups) in enumerate(runs.items()):
+        values = [group.bits_per_byte for group in groups]
+        panel.plot(range(len(groups)), values, label=name, **figures.series(i), markersize=5, linewidth=1.4)
+    labels = [f"{group.first:,}\u2013{group.stop - 1:,}" for group in longest]
+    panel.set_xticks(range(len(longest)), labels, fontsize=figures.FONT - 1)
+    panel.set_xlabel("tokens read before", fontsize=figures.FONT + 1)
+    panel.set_ylabel("bits per byte", fontsize=figures.FONT + 1)
+    panel.tick_params(labelsize=figures.FONT - 1)
     panel.grid(axis="y", color=figures.GRID, linewidth=0.7)
     panel.set_axisbelow(True)
     figures.hide_frame(panel)

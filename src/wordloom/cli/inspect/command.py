@@ -8,7 +8,7 @@ import typer
 from typer import Argument
 from typer.core import TyperGroup
 
-from wordloom.cli.inspect import attention, gradients, parameters, pattern, scores, top_words
+from wordloom.cli.inspect import attention, gradients, parameters, pattern, positions, scores, top_words
 
 _DEFAULT_VIEW = "parameters"
 
@@ -51,6 +51,7 @@ app.command("pattern")(pattern.command)
 app.command("attention")(attention.attention)
 app.command("alignment")(attention.alignment)
 app.command("gradients")(gradients.command)
+app.command("positions")(positions.command)
 app.command("lengths")(scores.lengths)
 app.command("top-words")(top_words.command)
 app.command("forgetting")(scores.forgetting)

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wordloom.cli import options
+from wordloom.cli.inspect.texts import texts_to_read
 from wordloom.cli.options import option
 from wordloom.cli.tables import plain_table
 from wordloom.cli.usage import check_plot, short_names
@@ -70,16 +71,8 @@ _MAX_CHARACTERS = 1 << 20  # enough text for every window
 
 def _text(folder: str, file: str | None) -> str:
     """Return the beginning of ``file``, or of the validation text of the recipe."""
-    from wordloom.data import documents
-    from wordloom.run.checkpoint.loaders import read_checkpoint
-    from wordloom.run.prepare import recipe_corpus
-
-    if file is not None:
-        texts = documents([file])
-    else:
-        texts = recipe_corpus(read_checkpoint(folder).validation_recipe).documents("validation")
     parts: list[str] = []
-    for document in texts:
+    for document in texts_to_read(folder, file)[0]:
         parts.append(
             document.text if isinstance(document.text, str) else document.text.decode(errors="replace")
         )

@@ -92,6 +92,8 @@ def config_of(name: str) -> Any:
 
 def print_parameters(console: Console, name: str, config: Any, table: ParameterTable) -> None:
     """Print the components, memory, key/value cache and operations."""
+    from wordloom.nn.attention import Approximation
+
     c = getattr(config, "body", config)  # of a model with a head
     n_layers = f"{c.n_layers}+{c.decoder_layers}" if hasattr(c, "decoder_layers") else str(c.n_layers)
     shape = f"{n_layers} layers, dim {c.dim}, "
@@ -106,7 +108,10 @@ def print_parameters(console: Console, name: str, config: Any, table: ParameterT
     if table.kv_cache:
         print_unwrapped(_cache_table(table), console)
         console.print()
-    if table.keys < table.context:
+    if any(isinstance(kind, Approximation) for kind in getattr(c, "patterns", ())):
+        shown = f"attention {c.attention}: as many operations as {table.keys:,.1f} keys per query"
+        console.print(f"{shown}\n", highlight=False, markup=False)
+    elif table.keys < table.context:
         shown = f"attention {c.attention}: {table.keys:,.1f} of {table.context:,} keys per query"
         console.print(f"{shown}\n", highlight=False, markup=False)
     if table.activations:

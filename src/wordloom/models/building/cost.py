@@ -120,13 +120,14 @@ def attention_activation_bytes(model: Any, *, context: int, element_bytes: int) 
 def kv_cache_bytes_per_token(model: Any, *, element_bytes: int, n_kv_heads: int | None = None) -> int:
     """Return the cache bytes per token: a key and a value of head_dim elements per kv head and layer.
 
-    For an encoder-decoder the result covers a source token and a target token; its encoder keeps none.
+    For an encoder-decoder the result covers a source token and a target token; its encoder keeps none.  Nor
+    does a Performer, whose state has a fixed size.
     ``n_kv_heads`` asks for another number of kv heads: n_heads is multi-head, 1 is multi-query.
     """
     return sum(
         2 * (n_kv_heads or attention.n_kv_heads) * attention.head_dim * element_bytes
         for name, attention in _layers(_module(model), Attention)
-        if not name.startswith("encoder_")
+        if not name.startswith("encoder_") and not isinstance(attention.pattern, Approximation)
     )
 
 
