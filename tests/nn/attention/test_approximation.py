@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from wordloom.errors import ConfigError
 from wordloom.models import BertConfig, LlamaConfig, TransformerConfig, build, config_from
@@ -269,3 +271,26 @@ def test_dropout_of_a_linformer_acts_on_its_weights() -> None:
     assert not torch.equal(layer(x), layer(x))
     mean = torch.stack([layer(x) for _ in range(2000)]).mean(dim=0)
     torch.testing.assert_close(mean, layer.eval()(x), atol=4 / math.sqrt(2000), rtol=0.2)
+
+
+class _Elements(TorchDispatchMode):
+    """Counts the elements of all results, forward and backward."""
+
+    total = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        self.total += sum(x.numel() for x in tree_leaves(out) if isinstance(x, Tensor))
+        return out
+
+
+@pytest.mark.parametrize("text", ["linformer:8", "nystrom:8", "performer:8", "causal performer:8"])
+def test_the_work_is_linear_in_the_text(text: str) -> None:
+    work = []
+    for n in (8 * CHUNK, 32 * CHUNK):
+        (kind,) = patterns_of_layers(text.split()[-1], 1, causal=text.startswith("causal"), longest=n)
+        layer, x = attention(kind, dim=8, n_heads=2), torch.randn(1, n, 8, requires_grad=True)
+        with _Elements() as counted:
+            torch.autograd.grad(layer(x, visibility=Visibility(causal=kind.causal)).sum(), x)
+        work.append(counted.total)
+    assert work[1] < 4.2 * work[0]

@@ -65,12 +65,11 @@ class Performer(Approximation):
                 log_k.new_full(shape, _LOWEST),
             )  # fmt: skip
         step, parts = CHUNK if self.causal else max(n, 1), []
-        for t in range(0, n, step):
-            part, state = self._chunk(
-                log_q[..., t : t + step, :], log_k[:, :, t : t + step], texts.v[:, :, t : t + step], state
-            )
+        # split(), since the gradient of a slice is as long as the text
+        for chunk in zip(*(x.split(step, dim=-2) for x in (log_q, log_k, texts.v)), strict=True):
+            part, state = self._chunk(*chunk, state)
             parts.append(part)
-        return torch.cat(parts, dim=-2) if parts else torch.zeros_like(texts.q), state
+        return torch.cat(parts, dim=-2), state
 
     def _chunk(self, log_q: Tensor, log_k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
         mixed, total, most = state

@@ -1,0 +1,136 @@
+"""How far back a model recalls: accuracy by distance for full attention, a band, and both mixed.
+
+Each document is a letter, then a number of dots, then a question mark and the letter again.  The letter after
+the question mark can be predicted only from the first, ``distance`` tokens before.  A band of W in each of L
+layers lets a token see at most L (W - 1) tokens back.  One JSON line for each model, then a picture.
+
+    python benchmarks/recall.py [--attention full band:16 ...] [--layers 4] [--steps 1500] [--plot FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import string
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from entry import in_one_line
+
+ATTENTION = ["full", "band:16", "band:16*3,full", "band:16+global:1", "dilated:16:4", "performer:64"]
+LONGEST = 110
+RECIPE = """
+seed = {seed}
+[data]
+train = "{folder}/train.jsonl"
+validation = "{folder}/validation.jsonl"
+document_mask = true
+[tokenizer]
+kind = "char"
+[model]
+family = "llama"
+dim = 64
+n_layers = {layers}
+n_heads = 4
+max_seq_len = 512
+norm_eps = 1e-5
+attention = "{attention}"
+[train]
+steps = {steps}
+seq_len = 512
+batch_size = 8
+optimizer = "adamw"
+learning_rate = 2e-3
+warmup_steps = 50
+evaluate_every = {steps}
+evaluate_windows = 8
+sample_every = 0
+"""
+
+
+def document(letter: str, distance: int) -> str:
+    """Return a text whose last letter stands ``distance`` tokens behind the first."""
+    return letter + "." * (distance - 2) + "?" + letter
+
+
+def documents(rng: random.Random, n: int) -> Iterator[str]:
+    for _ in range(n):
+        yield document(rng.choice(string.ascii_uppercase), rng.randint(2, LONGEST - 2))
+
+
+def accuracy(folder: Path) -> dict[int, float]:
+    """Return by distance how many of the 26 letters the model recalls."""
+    import torch
+
+    from wordloom import load
+
+    lm = load(folder)
+    found = {}
+    for distance in range(2, LONGEST - 1):
+        ids = [lm.text_tokenizer.encode(document(letter, distance)).ids for letter in string.ascii_uppercase]
+        tokens = torch.tensor(ids)  # [26, distance + 1]
+        with torch.inference_mode():
+            logits = lm.model(tokens[:, :-1])[:, -1]  # [26, V]
+        found[distance] = float((logits.argmax(dim=-1) == tokens[:, -1]).float().mean())
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--attention", nargs="+", default=ATTENTION)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--seed", type=int, default=1337)
+    parser.add_argument("--plot", type=Path)
+    asked = parser.parse_args()
+    from wordloom.run import train
+
+    rng, found = random.Random(asked.seed), {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for part, n in (("train", 40_000), ("validation", 500)):
+            lines = [json.dumps({"text": text}) for text in documents(rng, n)]
+            (folder / f"{part}.jsonl").write_text("\n".join(lines) + "\n")
+        for attention in asked.attention:
+            recipe = folder / "recall.toml"
+            recipe.write_text(RECIPE.format(
+                folder=folder, attention=attention, layers=asked.layers, steps=asked.steps,
+                seed=asked.seed,
+            ))  # fmt: skip
+            run = train(recipe, out=folder / "run", force=True)
+            found[attention] = accuracy(run.folder)
+            line: dict[str, Any] = {"attention": attention, "layers": asked.layers, "steps": asked.steps}
+            for first in (2, 16, 31, 46, 61, 76, 91):
+                part = [share for d, share in found[attention].items() if first <= d < first + 15]
+                line[f"{first} to {min(first + 14, LONGEST - 2)}"] = round(sum(part) / len(part), 3)
+            print(json.dumps(line), flush=True)
+    if asked.plot is not None:
+        draw(asked.plot, found)
+
+
+def draw(path: Path, found: dict[str, dict[int, float]]) -> None:
+    from wordloom.inspect import figures
+
+    def figure() -> Any:
+        made = figures.new_figure((6.8, 3.8))
+        panel = made.subplots()
+        for i, (attention, shares) in enumerate(found.items()):
+            panel.plot(
+                list(shares), list(shares.values()), color=figures.COLOURS[i], label=attention, linewidth=1.4
+            )
+        panel.axhline(1 / 26, color=figures.FAINT, linewidth=0.8, linestyle=":")
+        panel.set_xlabel("distance in tokens", fontsize=figures.FONT + 1)
+        panel.set_ylabel("letters recalled", fontsize=figures.FONT + 1)
+        panel.tick_params(labelsize=figures.FONT)
+        panel.legend(frameon=False, fontsize=figures.FONT)
+        figures.hide_frame(panel)
+        return made
+
+    figures.save_figure(figure, [], path)
+
+
+if __name__ == "__main__":
+    in_one_line(main)
