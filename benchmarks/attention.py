@@ -1,4 +1,4 @@
-"""The cost of attention by context: a band, full attention, a dense mask, and transformers' Longformer.
+"""The cost of attention by context: sparse, low-rank, full, with a dense mask, and transformers' Longformer.
 
 Every step reads the same number of tokens, as texts of T tokens each, so that the time of linear attention
 does not depend on T.  Each measurement has its own process, and the sides take turns.  ``layer`` is one
@@ -28,8 +28,13 @@ from entry import in_one_line
 LENGTHS = [512, 1024, 2048, 4096, 8192, 16384, 32768]
 WINDOW, DIM, HEADS, VOCABULARY = 256, 256, 4, 4096
 MOST = {"masked": 8192, "longformer": 16384, "full": 32768}  # tokens of the longest text of a side
-SIDES = {"layer": ("band", "full", "masked", "longformer"), "step": ("band", "full", "masked")}
+SIDES = {
+    "layer": ("band", "nystrom", "performer", "full", "masked", "longformer"),
+    "step": ("band", "performer", "full", "masked"),
+}
+KINDS = {"band": f"band:{WINDOW}", "nystrom": "nystrom:64", "performer": "performer:128", "full": "full"}
 STEPS = 3  # that are timed in a process; the least counts
+LONG_STEP = 20  # seconds; after a longer step, a single one is timed
 
 
 def layer(side: str, T: int, B: int) -> Callable[[], object]:
@@ -37,7 +42,7 @@ def layer(side: str, T: int, B: int) -> Callable[[], object]:
     import torch
 
     from wordloom.nn import Attention, Visibility, set_attention_backend
-    from wordloom.nn.attention import Pattern
+    from wordloom.nn.attention import patterns_of_layers
 
     x = torch.randn(B, T, DIM, requires_grad=True)
     if side == "longformer":
@@ -57,7 +62,7 @@ def layer(side: str, T: int, B: int) -> Callable[[], object]:
 
         parameters = [p for name, p in theirs.named_parameters() if "global" not in name]
     else:
-        pattern = Pattern.parse("full" if side == "full" else f"band:{WINDOW}", causal=False)
+        (pattern,) = patterns_of_layers(KINDS.get(side, KINDS["band"]), 1, causal=False, longest=T)
         ours = Attention(dim=DIM, n_heads=HEADS, bias=True, pattern=pattern)
         if side == "masked":
             set_attention_backend(ours, "flash")
@@ -84,7 +89,7 @@ def step(side: str, T: int, B: int) -> Callable[[], object]:
     torch.manual_seed(0)
     model = build(LlamaConfig(
         vocab_size=VOCABULARY, max_seq_len=T, dim=DIM, n_layers=4, n_heads=HEADS, hidden_dim=688,
-        attention="full" if side == "full" else f"band:{WINDOW}",
+        attention=KINDS.get(side, KINDS["band"]),
     ))  # fmt: skip
     if side == "masked":
         set_attention_backend(model, "flash")
@@ -104,16 +109,19 @@ def step(side: str, T: int, B: int) -> Callable[[], object]:
 
 def worker(what: str, side: str, T: int, tokens: int) -> None:
     """Print the least seconds of a step, and the memory in MiB that it added to the process."""
+    from wordloom.training import tune_allocator
+
+    tune_allocator()  # as training does
     run = {"layer": layer, "step": step}[what](side, T, max(1, tokens // T))
-    before = _resident()
-    run()
-    times = []
-    for _ in range(STEPS):
+    before, times = _resident(), list[float]()
+    for _ in range(1 + STEPS):
         began = time.perf_counter()
         run()
         times.append(time.perf_counter() - began)
+        if times[0] > LONG_STEP and len(times) == 2:
+            break
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"seconds": min(times), "memory_mib": round(peak - before)}))
+    print(json.dumps({"seconds": min(times[1:]), "memory_mib": round(peak - before)}))
 
 
 def _resident() -> float:

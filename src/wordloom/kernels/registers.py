@@ -18,7 +18,9 @@ from numba.extending import intrinsic
 
 from wordloom.kernels.memory import stored_as, widened
 
-LANES = 16 if dict(llvm.get_host_cpu_features()).get("avx512f") else 8  # floats in a vector register
+_features = dict(llvm.get_host_cpu_features())
+LANES = 16 if _features.get("avx512f") else 8  # floats in a vector register
+_FUSED = bool(_features.get("fma") or _features.get("avx512f") or _features.get("neon"))  # multiply and add
 
 _F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _VECTOR = ir.VectorType(_F32, LANES)
@@ -78,18 +80,34 @@ class VectorWriter:
         return self.builder.call(function, arguments, **flags)
 
     def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
-        """Return a * b + c in one instruction, for vectors or numbers."""
+        """Return a * b + c for vectors or numbers, rounded once where the processor can, else twice.
+
+        ``llvm.fmuladd`` leaves the choice to the compiler, which chose differently in two kernels.
+        """
+        if not _FUSED:
+            return self.builder.fadd(self.builder.fmul(a, b), c)
         suffix = f"v{LANES}f32" if c.type == _VECTOR else "f32"
-        return self._call(f"llvm.fmuladd.{suffix}", c.type, a, b, c)
+        return self._call(f"llvm.fma.{suffix}", c.type, a, b, c)
 
     def square_root(self, vector: Any) -> Any:
         """The square roots of a vector's numbers."""
         return self._call(f"llvm.sqrt.v{LANES}f32", _VECTOR, vector)
 
     def total(self, vector: Any) -> Any:
-        """Return the sum of a vector's numbers."""
-        start = ir.Constant(_F32, -0.0)
-        return self._call(f"llvm.vector.reduce.fadd.v{LANES}f32", _F32, start, vector, fastmath=["reassoc"])
+        """Return the sum of a vector's numbers, added in one order in every kernel.
+
+        So a product has the same bits whichever kernel computes it, however many others are beside it.
+        """
+        b, n = self.builder, LANES
+        while n > 1:  # add the upper half to the lower
+            n //= 2
+            undefined = ir.Constant(vector.type, ir.Undefined)
+            halves = [
+                b.shuffle_vector(vector, undefined, ir.Constant(ir.VectorType(_I32, n), list(part)))
+                for part in (range(n), range(n, 2 * n))
+            ]
+            vector = b.fadd(*halves)
+        return b.extract_element(vector, ir.Constant(_I32, 0))
 
     def repeated(self, value: Any) -> Any:
         """Return a vector with one number in all lanes."""

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.generate.random_models import WITH_PROGRAMS, model_of, reader_of
+from tests.generate.random_models import LONGEST, WITH_PROGRAMS, model_of, reader_of
 
 from wordloom.generate import Conditioned
 from wordloom.generate.decoder import next_logits
@@ -80,5 +80,33 @@ def test_programs_of_any_size_compute_what_the_modules_do(family: str, dtype: to
     )  # fmt: skip
     def hold(config: Any, rows: int, threads: int, seed: int) -> None:
         check(config, rows, threads, dtype, seed)
+
+    hold()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("family", ["gpt", "gpt2", "llama"])
+def test_neither_other_rows_nor_tokens_at_once_change_a_bit(family: str, dtype: torch.dtype) -> None:
+    """The logits of a row are those that it would have alone, one token at a time."""
+
+    @settings(max_examples=10, deadline=None)
+    @given(config=WITH_PROGRAMS[family], seed=st.integers(0, 2**31), data=st.data())
+    def hold(config: Any, seed: int, data: st.DataObject) -> None:
+        program, n = accelerate(model_of(config, seed).to(dtype)), LONGEST
+        assert isinstance(program, Accelerated)
+        tokens = torch.randint(config.vocab_size, (5, n), generator=torch.Generator().manual_seed(seed))
+
+        def read(rows: list[int], sizes: list[int]) -> torch.Tensor:
+            cache, found = program.new_cache(len(rows), n), []
+            for part in tokens[rows, : sum(sizes)].split(sizes, dim=1):
+                found.append(program.lm_head(program.hidden(part, cache=cache)).clone())
+            return torch.cat(found, dim=1)
+
+        with torch.inference_mode():
+            wanted = read([0], [1] * n)
+            for rows, most in (([0], 8), ([0, 1], 4), ([3, 0, 2], 3), ([4, 3, 2, 1, 0], 1)):
+                sizes = data.draw(st.lists(st.integers(1, most), min_size=n // most, max_size=n // most))
+                found = read(rows, sizes)[rows.index(0)]
+                assert torch.equal(found, wanted[0, : sum(sizes)]), (rows, sizes)
 
     hold()
