@@ -24,6 +24,7 @@ def command(
     top_p: options.TOP_P = None,
     seed: options.SEED = None,
     past: options.PAST = None,
+    speculate: options.SPECULATE = None,
     specials: options.SPECIALS = "refuse",
     device: options.DEVICE = "auto",
     dtype: options.DTYPE = "auto",
@@ -49,12 +50,19 @@ def command(
     if terminal:
         print_note(chosen.line())
         print_note("Ctrl-C stops an answer, Ctrl-D leaves")
-    sampling, eos_ids = chosen.sampling, chosen.eos_ids
+    sampling, eos_ids, drafter = chosen.sampling, chosen.eos_ids, lm.drafter(speculate)
     for row, prompt in enumerate(_lines(terminal)):
         try:
             # a seed's next line is its next row: the same line twice need not give the same answer
             pieces = stream_text(
-                lm.model, lm.tokenizer, prompt, sampling, eos_ids=eos_ids, first_row=row, specials=specials
+                lm.model,
+                lm.tokenizer,
+                prompt,
+                sampling,
+                eos_ids=eos_ids,
+                first_row=row,
+                specials=specials,
+                speculate=drafter,
             )
             pieces = start_now(pieces)
             stop = threading.Event()

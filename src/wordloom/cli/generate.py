@@ -16,6 +16,7 @@ from wordloom.cli.usage import decoded_stdin, is_given, refuse
 
 if TYPE_CHECKING:
     from wordloom.generate import Completion
+    from wordloom.generate.text import StreamOptions
     from wordloom.run import LanguageModel
 
 Piece = TypeVar("Piece")
@@ -49,6 +50,7 @@ def command(
     seed: options.SEED = None,
     samples: int | None = option(None, "How many continuations of each prompt.  [default: 1]"),
     past: options.PAST = None,
+    speculate: options.SPECULATE = None,
     score: list[str] | None = option(
         None, "Print the log-probability of this continuation instead. Repeatable."
     ),
@@ -71,7 +73,7 @@ def command(
     if score and next_ is not None:
         raise GenerationError("give --score or --next, not both")
     if score or next_ is not None:
-        refuse(ctx, "--score and --next sample nothing", *_SETTINGS, "echo")
+        refuse(ctx, "--score and --next sample nothing", *_SETTINGS, "echo", "speculate")
     if ids:
         refuse(ctx, "--ids are not text and are not echoed", "specials", "echo")
     lm = load_as(LanguageModel, checkpoint, device=device, dtype=dtype)
@@ -95,7 +97,8 @@ def command(
             given["stop"] = tuple(text.replace("\\n", "\n") for text in stop)
         if stop_id:
             given["stop_ids"] = tuple(given.pop("stop_id"))
-        result = _generate(lm, prompts, given, specials, echo=echo, quiet=as_json)
+        options: StreamOptions = {"specials": specials, "speculate": lm.drafter(speculate)}
+        result = _generate(lm, prompts, given, options, echo=echo, quiet=as_json)
     if as_json:
         print(json.dumps(result, ensure_ascii=False))
 
@@ -127,7 +130,13 @@ def _parsed_ids(text: str) -> list[int]:
 
 
 def _generate(
-    lm: LanguageModel, prompts: list[Any], given: dict[str, Any], specials: Any, *, echo: bool, quiet: bool
+    lm: LanguageModel,
+    prompts: list[Any],
+    given: dict[str, Any],
+    options: StreamOptions,
+    *,
+    echo: bool,
+    quiet: bool,
 ) -> dict[str, Any]:
     """Print continuations of prompts, which are all text or all ids; a single one is streamed."""
     from wordloom.generate import complete, settings, stream
@@ -137,17 +146,17 @@ def _generate(
     if chosen.ignored_line is not None:
         print_note(chosen.ignored_line)
     tokenizer: Any = lm.tokenizer
-    sampling, eos_ids = chosen.sampling, chosen.eos_ids
+    sampling, options["eos_ids"] = chosen.sampling, chosen.eos_ids
     done: list[Completion] = []
     text = isinstance(prompts[0], str)
     if text and len(prompts) == sampling.samples == 1 and not quiet:
-        pieces = start_now(stream(lm.model, tokenizer, prompts, sampling, eos_ids=eos_ids, specials=specials))
+        pieces = start_now(stream(lm.model, tokenizer, prompts, sampling, **options))
         print(prompts[0] if echo else "", end="", flush=True)
         for piece in pieces:
             print(piece.text, end="", flush=True)
         print()
     else:
-        done = complete(lm.model, tokenizer, prompts, sampling, eos_ids=eos_ids, specials=specials)
+        done = complete(lm.model, tokenizer, prompts, sampling, **options)
         if text and not quiet:
             print("\n---\n".join(f"{c.prompt if echo else ''}{c.text}" for c in done))
         elif not quiet:

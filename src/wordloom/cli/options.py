@@ -153,6 +153,13 @@ PAST = Annotated[
         help="Text longer than max_seq_len: error, or slide the window (exact, slower).  [default: error]"
     ),
 ]
+SPECULATE = Annotated[
+    Literal["lookup", "corpus"] | None,
+    Option(
+        help="Guess the next tokens from n-grams and check several at once: those of the prompt and the text "
+        "so far (lookup), or of the training data (corpus). The text stays the same."
+    ),
+]
 BEAMS = Annotated[int, Option(help="How many hypotheses the beam search keeps; 1 is greedy.", min=1)]
 LENGTH_PENALTY = Annotated[
     float, Option(help="Divide scores by the length to this power; values above 1 favour long texts.")

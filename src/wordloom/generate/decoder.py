@@ -25,8 +25,10 @@ from torch import Tensor
 from wordloom.errors import GenerationError
 from wordloom.generate.conditioned import Conditioned
 from wordloom.generate.fast import Accelerated, accelerate
+from wordloom.generate.fast.causal import FastModel
 from wordloom.kernels.threads import one_thread
 from wordloom.models import generation_limit
+from wordloom.nn.cache import SPARE_PLACES, KeyValueCache
 from wordloom.nn.evaluating import evaluating
 from wordloom.nn.memory import Memory
 
@@ -91,9 +93,10 @@ class Decoder:
             self._origins += [(admission, number)] * copies
         self._unread += len(prompts) * copies
 
-    def append(self, ids: Sequence[int]) -> None:
-        """Append one id to each live row."""
-        for row, token in zip(self.rows, ids, strict=True):
+    def append(self, ids: Sequence[int], places: Sequence[int] | None = None) -> None:
+        """Append one id to each live row, or to those at these places."""
+        rows = self.rows if places is None else [self.rows[place] for place in places]
+        for row, token in zip(rows, ids, strict=True):
             row.append(token)
 
     def evict(self, places: Collection[int]) -> None:
@@ -125,6 +128,40 @@ class Decoder:
             hidden, copies = self._hidden()
             logits = self.model.lm_head(hidden).float()
             return logits if copies is None else logits[copies]
+
+    def most_drafts(self) -> int:
+        """Return how many tokens after its last one :meth:`step_with_drafts` can take for each row.
+
+        0 where a step computes logits with other bits than a step with drafts: without a compiled program,
+        and where rows have not been read yet.
+        """
+        fits = isinstance(self.model, FastModel) and isinstance(self.cache, KeyValueCache)
+        if not fits or self._unread or self.cache.has_states:
+            return 0
+        room = SPARE_PLACES if self.window is None else self.window - max(map(len, self.rows))
+        return max(0, min(self.model.most_rows // len(self.rows) - 1, SPARE_PLACES, room))
+
+    def step_with_drafts(self, drafts: Sequence[Sequence[int]]) -> Tensor:
+        """Return the logits [B, K + 1, V] float32 after each row and after each token of its draft.
+
+        Drafts have at most K tokens, and the logits after a shorter one are of no use.  Ids that are drawn
+        are appended; then :meth:`forget_drafts` has to be called.
+        """
+        K = max(map(len, drafts))
+        tokens = np.zeros((len(drafts), K + 1), dtype=np.int64)
+        real = np.zeros((len(drafts), K + 1), dtype=bool)
+        for place, (row, draft) in enumerate(zip(self.rows, drafts, strict=True)):
+            tokens[place, : len(draft) + 1] = [row[-1], *draft]
+            real[place, : len(draft) + 1] = True
+        attend = None if real.all() else torch.from_numpy(real)
+        with self._evaluating(), torch.inference_mode():
+            hidden = self.model.hidden(torch.from_numpy(tokens), attend=attend, cache=self.cache)
+            logits: Tensor = self.model.lm_head(hidden).float()
+            return logits
+
+    def forget_drafts(self) -> None:
+        """Keep what the cache has of each row but its last id, which the next step reads."""
+        self.cache.truncate(torch.tensor([len(row) - 1 for row in self.rows]))
 
     def hidden(self) -> Tensor:
         """Return the vectors [B, D] from which the head computes each live row's next token.

@@ -18,6 +18,7 @@ from wordloom.errors import GenerationError
 from wordloom.generate.decoder import Decoder
 from wordloom.generate.prompts import check_known, new_token_limits, not_finite, token_ids
 from wordloom.generate.sampling import Sampling, next_ids, row_generator, seed_of
+from wordloom.generate.speculation import Drafter, DraftLength, NewDrafter
 from wordloom.models import generation_limit
 from wordloom.nn.memory import Memory
 
@@ -73,6 +74,7 @@ def generate(
     *,
     use_cache: bool = True,
     fast: bool = True,
+    speculate: NewDrafter | None = None,
     **options: Unpack[RowOptions],
 ) -> list[Generation]:
     """Continue each prompt; return ``len(prompts) * sampling.samples`` results, a prompt's samples together.
@@ -82,7 +84,8 @@ def generate(
     sampling = sampling or Sampling()
     options["seed"] = seed = seed_of(sampling, options.get("seed"))
     rows: dict[int, list[Step]] = {}
-    for step in steps(model, prompts, sampling, use_cache=use_cache, fast=fast, **options):
+    drawn = steps(model, prompts, sampling, use_cache=use_cache, fast=fast, speculate=speculate, **options)
+    for step in drawn:
         rows.setdefault(step.row, []).append(step)
     done = []
     for row, tokens in sorted(rows.items()):
@@ -108,6 +111,8 @@ class _Row(NamedTuple):
     limit: int  # of tokens in all, the prompt's included
     generator: np.random.Generator
     request: _Request
+    drafter: Drafter | None
+    length: DraftLength
 
 
 class Engine:
@@ -127,8 +132,17 @@ class Engine:
     those of :class:`~wordloom.generate.Decoder`.
     """
 
-    def __init__(self, model: Any, *, use_cache: bool = True, fast: bool = True) -> None:
+    def __init__(
+        self,
+        model: Any,
+        *,
+        use_cache: bool = True,
+        fast: bool = True,
+        speculate: NewDrafter | None = None,
+    ) -> None:
+        """``speculate`` makes the drafter of each row: see :mod:`wordloom.generate.speculation`."""
         self.model = model
+        self.speculate = speculate
         self.decoder = Decoder(model, use_cache=use_cache, fast=fast)
         self._rows: list[_Row] = []  # as in the decoder
         self._next_number = 0
@@ -169,7 +183,9 @@ class Engine:
         for number, key in zip(numbers, numbers if keys is None else keys, strict=True):
             prompt = (number - first) // sampling.samples
             limit = len(prompts[prompt]) + limits[prompt]
-            self._rows.append(_Row(number, limit, row_generator(seed, key), request))
+            drafter = None if self.speculate is None else self.speculate()
+            draws = row_generator(seed, key)
+            self._rows.append(_Row(number, limit, draws, request, drafter, DraftLength()))
         room = max(limits, default=0)
         self.decoder.admit(prompts, new_tokens=room, copies=sampling.samples, memory=memory)
         return list(numbers)
@@ -197,50 +213,95 @@ class Engine:
         self._keep([place for place, row in enumerate(self._rows) if row.number not in rows])
 
     def step(self) -> list[Step]:
-        """Draw one token for every live row; rows that end leave.
+        """Draw one token for every live row, or several where drafts are right; rows that end leave.
 
         Raises GenerationError if the model's logits are not finite.
         """
-        logits = self.decoder.step()  # [B, V]
+        drafts = self._drafts()
+        if any(drafts):
+            logits = self.decoder.step_with_drafts(drafts)  # [B, K + 1, V]
+        else:
+            logits = self.decoder.step()[:, None]  # [B, 1, V]
+        made: list[Step] = []
+        going: list[int] = []
+        drawing = list(range(len(self._rows)))
+        accepted = [0] * len(drafts)
         with self.decoder.between_steps():
-            normalizers = logits.logsumexp(dim=-1)  # [B], finite where the largest logit is
-            if not all(map(math.isfinite, normalizers.tolist())):
-                raise not_finite()
-            ids = self._draw(logits)  # [B]
-            logprobs = logits.gather(1, ids[:, None])[:, 0] - normalizers
+            for k in range(logits.shape[1]):
+                drawn = self._draw_at(logits[:, k], drawing)
+                made += drawn
+                ended = {step.row for step in drawn if step.finish_reason is not None}
+                right = []
+                for place, step in zip(drawing, drawn, strict=True):
+                    if step.row in ended:
+                        continue
+                    if k < len(drafts[place]) and drafts[place][k] == step.id:
+                        accepted[place] += 1
+                        right.append(place)
+                    else:
+                        going.append(place)
+                drawing = right
+                if not drawing:
+                    break
+        if any(drafts):
+            self.decoder.forget_drafts()
+            for row, n, draft in zip(self._rows, accepted, drafts, strict=True):
+                if draft:
+                    row.length.update(n, len(draft))
+        if len(going) < len(self._rows):
+            self._keep(sorted(going))
+        return made
+
+    def _drafts(self) -> list[list[int]]:
+        """Return the tokens that each row's drafter expects next; none where no step can check them."""
+        drafts: list[list[int]] = [[] for _ in self._rows]
+        most = 0 if self.speculate is None else self.decoder.most_drafts()
+        if most:
+            for place, (row, ids) in enumerate(zip(self._rows, self.decoder.rows, strict=True)):
+                # the last token of a row is drawn and never read, so it needs no draft
+                length = min(most, row.length.length, row.limit - len(ids) - 1)
+                if row.drafter is not None and length > 0:
+                    drafts[place] = row.drafter.draft(ids, length)
+        return drafts
+
+    def _draw_at(self, logits: Tensor, places: list[int]) -> list[Step]:
+        """Draw a token for each of the rows at ``places`` by logits [B, V] of all rows."""
+        if len(places) < len(logits):
+            logits = logits[torch.tensor(places, device=logits.device)]
+        normalizers = logits.logsumexp(dim=-1)  # [B], finite where the largest logit is
+        if not all(map(math.isfinite, normalizers.tolist())):
+            raise not_finite()
+        ids = self._draw(logits, places)  # [B]
+        logprobs = logits.gather(1, ids[:, None])[:, 0] - normalizers
         drawn: list[int] = ids.tolist()
-        self.decoder.append(drawn)
+        self.decoder.append(drawn, places)
         made = []
-        for row, token, logprob, text in zip(
-            self._rows, drawn, logprobs.tolist(), self.decoder.rows, strict=True
-        ):
+        for place, token, logprob in zip(places, drawn, logprobs.tolist(), strict=True):
+            row, text = self._rows[place], self.decoder.rows[place]
             reason = row.request.ends.get(token)
             if reason is None and row.request.stopped is not None and row.request.stopped(row.number, token):
                 reason = "stop"
             if reason is None and len(text) == row.limit:
                 reason = "length"
             made.append(Step(row.number, token, logprob, reason))
-        going = [place for place, step in enumerate(made) if step.finish_reason is None]
-        if len(going) < len(made):
-            self._keep(going)
         return made
 
     def _keep(self, places: list[int]) -> None:
         self._rows = [self._rows[place] for place in places]
         self.decoder.select(places)
 
-    def _draw(self, logits: Tensor) -> Tensor:
-        """logits [B, V] -> the next ids [B], by the settings of each row's request."""
-        first = self._rows[0].request
-        if all(row.request is first for row in self._rows):
-            return self._draw_alike(logits, range(len(self._rows)))
-        ids = torch.empty(len(self._rows), dtype=torch.int64, device=logits.device)
+    def _draw(self, logits: Tensor, places: list[int]) -> Tensor:
+        """logits [B, V] of the rows at ``places`` -> their next ids [B], by each one's request."""
+        first = self._rows[places[0]].request
+        if all(self._rows[place].request is first for place in places):
+            return self._draw_alike(logits, places)
+        ids = torch.empty(len(places), dtype=torch.int64, device=logits.device)
         by_request: dict[int, list[int]] = {}
-        for place, row in enumerate(self._rows):
-            by_request.setdefault(id(row.request), []).append(place)
-        for places in by_request.values():
-            index = torch.tensor(places, device=logits.device)
-            ids[index] = self._draw_alike(logits[index], places)
+        for i, place in enumerate(places):
+            by_request.setdefault(id(self._rows[place].request), []).append(i)
+        for alike in by_request.values():
+            index = torch.tensor(alike, device=logits.device)
+            ids[index] = self._draw_alike(logits[index], [places[i] for i in alike])
         return ids
 
     def _draw_alike(self, logits: Tensor, places: Sequence[int]) -> Tensor:
@@ -260,6 +321,7 @@ def steps(
     *,
     use_cache: bool = True,
     fast: bool = True,
+    speculate: NewDrafter | None = None,
     **options: Unpack[RowOptions],
 ) -> Iterator[Step]:
     """Yield tokens as they are drawn, every live row's token of a step before the next step.
@@ -274,6 +336,8 @@ def steps(
         sampling: The settings; by default those of :class:`Sampling`.
         use_cache: False recomputes all tokens in each step; the oracle of the cache.
         fast: False runs the model's modules where a compiled program could; the oracle of the programs.
+        speculate: Makes a drafter for each row, whose guesses change the speed and nothing else; see
+            :mod:`wordloom.generate.speculation`.  Models without a compiled program ignore them.
         options: See :class:`RowOptions`.
 
     Raises:
@@ -281,7 +345,7 @@ def steps(
             ``stop_ids``), stop strings without ``stopped``, or a prompt and ``max_new_tokens`` that exceed
             ``max_seq_len`` with ``past="error"``.
     """
-    engine = Engine(model, use_cache=use_cache, fast=fast)
+    engine = Engine(model, use_cache=use_cache, fast=fast, speculate=speculate)
     engine.admit(prompts, sampling, **options)
     return _until_all_end(engine)
 

@@ -6,6 +6,7 @@ text is empty, and stop strings are refused.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
@@ -14,6 +15,7 @@ from wordloom.generate.engine import FinishReason, steps
 from wordloom.generate.prompts import token_ids
 from wordloom.generate.sampling import Sampling, seed_of
 from wordloom.generate.scoring import next_logprobs, score_ids
+from wordloom.generate.speculation import NewDrafter
 
 if TYPE_CHECKING:
     from wordloom.text import Specials, StreamDecoder, Tokenizer
@@ -142,6 +144,7 @@ class StreamOptions(TypedDict, total=False):
     specials: Specials
     use_cache: bool
     fast: bool
+    speculate: NewDrafter | None
 
 
 def stream(
@@ -156,6 +159,7 @@ def stream(
     specials: Specials = "refuse",
     use_cache: bool = True,
     fast: bool = True,
+    speculate: NewDrafter | None = None,
 ) -> Iterator[Piece]:
     """Yield the text and ids of every row piece by piece, rows interleaved.
 
@@ -172,10 +176,10 @@ def stream(
         for number, prompt in enumerate(prompts)
     ]
     watches: dict[int, StopWatch] = {}
-    new: dict[int, str] = {}
+    new: dict[int, deque[str]] = {}  # the texts of tokens that were drawn and not yet given out
 
     def stopped(row: int, token: int) -> bool:
-        new[row] = watches[row].push(token)
+        new.setdefault(row, deque()).append(watches[row].push(token))
         return watches[row].stopped
 
     tokens = steps(
@@ -188,6 +192,7 @@ def stream(
         first_row=first_row,
         use_cache=use_cache,
         fast=fast,
+        speculate=speculate,
         stopped=None if tokenizer is None else stopped,
     )
     if tokenizer is None:
@@ -198,7 +203,8 @@ def stream(
 
     def pieces() -> Iterator[Piece]:
         for row, token, logprob, reason in tokens:
-            text = "" if token in silent else new[row]
+            # tokens that end a row are not decoded
+            text = "" if token in silent else new[row].popleft()
             if reason is not None:
                 text += watches[row].flush()
             yield Piece(row, text, token, logprob, reason)

@@ -66,8 +66,9 @@ class Performer(Approximation):
             )  # fmt: skip
         step, parts = CHUNK if self.causal else max(n, 1), []
         # split(), since the gradient of a slice is as long as the text
-        for chunk in zip(*(x.split(step, dim=-2) for x in (log_q, log_k, texts.v)), strict=True):
-            part, state = self._chunk(*chunk, state)
+        q, k, v = (torch.split(x, step, dim=-2) for x in (log_q, log_k, texts.v))
+        for log_q, log_k, values in zip(q, k, v, strict=True):
+            part, state = self._chunk(log_q, log_k, values, state)
             parts.append(part)
         return torch.cat(parts, dim=-2), state
 

@@ -64,6 +64,8 @@ class KeyValueCache(RowLengths):
         self._slots = None
 
     def advance(self, tokens: Tensor, attend: Tensor | None = None) -> None:
+        if attend is not None:  # padding too may have taken places of a ring
+            self._written = self._largest().maximum(self.lengths + tokens.shape[1])
         super().advance(tokens, attend)
         self._slots = None
 

@@ -23,6 +23,8 @@ from wordloom.generate import (
     stream_text,
 )
 from wordloom.generate.prompts import are_several
+from wordloom.generate.speculation import NewDrafter
+from wordloom.generate.text import StreamOptions
 from wordloom.run.models.embedder import Embedder
 from wordloom.run.models.tokenizers import ReadsText
 from wordloom.text import Specials
@@ -43,37 +45,60 @@ class LanguageModel(ReadsText):
     generation_defaults: dict[str, Any] = field(default_factory=dict)
 
     def generate(
-        self, prompt: Any, sampling: Sampling | None = None, *, specials: Specials = "refuse", **given: Any
+        self,
+        prompt: Any,
+        sampling: Sampling | None = None,
+        *,
+        specials: Specials = "refuse",
+        speculate: str | None = None,
+        **given: Any,
     ) -> Any:
         """Return the continuation of ``prompt``: a str, or a list for several prompts or ``samples`` above 1.
 
         For a prompt of token ids (a list, array or tensor of ints, or several of them) the continuation is
         token ids, with the id that ended it; ``stop`` strings then need a tokenizer.  ``specials`` says how
-        special tokens in a text are read: "refuse", "text" or "interpret".
+        special tokens in a text are read: "refuse", "text" or "interpret".  ``speculate`` is "lookup" or
+        "corpus": see :meth:`drafter`.
         """
         sampling, eos_ids = self._sampling(sampling, given)
+        options: StreamOptions = {"eos_ids": eos_ids, "speculate": self.drafter(speculate)}
         prompt = list(prompt) if isinstance(prompt, Iterator) else prompt
         if not _is_text(prompt):
             several = are_several(prompt)
             rows = list(prompt) if several else [prompt]
-            completions = complete(self.model, self.tokenizer, rows, sampling, eos_ids=eos_ids)
+            completions = complete(self.model, self.tokenizer, rows, sampling, **options)
             done = [completion.ids for completion in completions]
             return done if several or len(done) > 1 else done[0]
-        return generate_text(
-            self.model, self.text_tokenizer, prompt, sampling, eos_ids=eos_ids, specials=specials
-        )
+        options["specials"] = specials
+        return generate_text(self.model, self.text_tokenizer, prompt, sampling, **options)
 
     def stream(
-        self, prompt: str | Sequence[int], sampling: Sampling | None = None, **given: Any
+        self,
+        prompt: str | Sequence[int],
+        sampling: Sampling | None = None,
+        *,
+        speculate: str | None = None,
+        **given: Any,
     ) -> Iterator[Any]:
         """Yield the continuation of ``prompt`` in pieces; no piece ends inside a character.
 
         For a prompt of token ids the pieces are ints, those of the list that :meth:`generate` returns.
         """
         sampling, eos_ids = self._sampling(sampling, given)
+        options: StreamOptions = {"eos_ids": eos_ids, "speculate": self.drafter(speculate)}
         if not isinstance(prompt, str):
-            return stream_ids(self.model, self.tokenizer, prompt, sampling, eos_ids=eos_ids)
-        return stream_text(self.model, self.text_tokenizer, prompt, sampling, eos_ids=eos_ids)
+            return stream_ids(self.model, self.tokenizer, prompt, sampling, **options)
+        return stream_text(self.model, self.text_tokenizer, prompt, sampling, **options)
+
+    def drafter(self, name: str | None) -> NewDrafter | None:
+        """Return what guesses the next tokens, so that several are read at once; None: nothing does.
+
+        "lookup" expects n-grams of the prompt and of the text written so far, "corpus" those of the training
+        data.  The text stays the same.
+        """
+        from wordloom.run.speculation import drafter_named
+
+        return None if name is None else drafter_named(name, self.folder, self.tokenizer)
 
     def score(
         self, prompt: str | Sequence[int], continuations: Sequence[str] | Sequence[Sequence[int]]
