@@ -1,12 +1,16 @@
-"""Compare generation with transformers' generate: same weights, prompts, precision, threads and process.
+"""Compare generation with transformers and llama.cpp: same weights, prompts, precision and threads.
 
-    python benchmarks/decoding.py [--preset llama-125m] [--prompt 32] [--new 128] [--batch 1 8]
+    python benchmarks/decoding.py [--preset llama-125m | --run RUN] [--prompt 32] [--new 128] [--batch 1 8]
                                   [--dtype fp32 bf16] [--rounds 5] [--threads N] [--profile]
 
-Rounds alternate.  Medians are printed, with one JSON line per batch size and precision.  ``ratio`` is
-Wordloom's tokens per second divided by transformers', including the prompt.  ``prefill_ms`` is the time to
+Rounds alternate.  Medians are printed, with one JSON line per batch size and precision.  A ``ratio`` is
+Wordloom's tokens per second divided by the other side's, including the prompt.  ``prefill_ms`` is the time to
 the first token.  ``limit`` is the rate at which a step would only read every weight once, at the memory
 bandwidth measured here.  ``--profile`` adds the time of each part of a Wordloom step.
+
+llama.cpp (``benchmarks/peers/install_llama_cpp.py``) runs LLaMAs in a process of its own, with matrices in
+BF16 beside our bf16 and in Q8_0.  ``--run`` takes a trained run instead of random weights; then the mean KL
+divergence to float32 and the share of equal likeliest tokens are measured on its validation text.
 """
 
 from __future__ import annotations
@@ -14,22 +18,29 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from entry import in_one_line
 from turns import in_turns
 
+from wordloom import load
 from wordloom.generate import Sampling, steps
 from wordloom.generate.fast import accelerate
 from wordloom.kernels.threads import one_thread
-from wordloom.models import PRESETS, build
+from wordloom.models import PRESETS, LlamaConfig, build
 from wordloom.weights import save_model
 
+PEERS = Path(__file__).parent / "peers"
+TEXT_TOKENS = 256
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -50,6 +61,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--preset", default="llama-125m")
+    parser.add_argument("--run")
     parser.add_argument("--prompt", type=int, default=32)
     parser.add_argument("--new", type=int, default=128)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
@@ -62,25 +74,110 @@ def main() -> None:
 
     from transformers import AutoModelForCausalLM
 
-    model = build(PRESETS[given.preset], generator=torch.Generator().manual_seed(0)).eval()
-    with tempfile.TemporaryDirectory() as folder:
-        save_model(model, folder + "/model")
-        theirs = AutoModelForCausalLM.from_pretrained(folder + "/model", dtype=torch.float32).eval()
-    theirs.generation_config.eos_token_id = theirs.generation_config.pad_token_id = None
-    read = sum(p.numel() for p in model.parameters()) - model.token_embedding.weight.numel()
-    if model.lm_head.weight is model.token_embedding.weight:
-        read += model.lm_head.weight.numel()
-    speed = bandwidth()
-    report({"machine_gb_per_s": round(speed, 1), "threads": given.threads})
-    for name in given.dtype:
-        model, theirs = model.to(DTYPES[name]), theirs.to(DTYPES[name])
-        for B in given.batch:
-            cell = measure(model, theirs, B, given)
-            limit = B * speed * 1e9 / (read * DTYPES[name].itemsize)
-            about = {"preset": given.preset, "dtype": name, "batch": B}
-            report({**about, "prompt": given.prompt, "new": given.new, **cell, "limit": round(limit)})
-            if given.profile:
-                report({**about, "profile_ms": profile(model, B, given)})
+    if given.run:
+        model = load(given.run).model.float()
+    else:
+        model = build(PRESETS[given.preset], generator=torch.Generator().manual_seed(0)).eval()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        save_model(model, folder / "model")
+        theirs = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32).eval()
+        theirs.generation_config.eos_token_id = theirs.generation_config.pad_token_id = None
+        read = sum(p.numel() for p in model.parameters()) - model.token_embedding.weight.numel()
+        if model.lm_head.weight is model.token_embedding.weight:
+            read += model.lm_head.weight.numel()
+        speed = bandwidth()
+        report({"machine_gb_per_s": round(speed, 1), "threads": given.threads})
+        peers = {kind: LlamaCpp(model, folder, kind, given) for kind in llama_cpp_kinds(model, given.dtype)}
+        if given.run:
+            exact = text_logits(model, given)
+            for kind, peer in peers.items():
+                report({"side": f"llama.cpp {kind}", **agreement(peer.logits(given), exact)})
+        for name in given.dtype:
+            model, theirs = model.to(DTYPES[name]), theirs.to(DTYPES[name])
+            about = {"model": given.run or given.preset, "dtype": name}
+            if given.run and name != "fp32":
+                report({"side": f"wordloom {name}", **agreement(text_logits(model, given), exact)})
+            for B in given.batch:
+                cell = measure(model, theirs, peers, name, B, given)
+                limit = B * speed * 1e9 / (read * DTYPES[name].itemsize)
+                line = {**about, "batch": B, "prompt": given.prompt, "new": given.new, **cell}
+                report({**line, "limit": round(limit)})
+                if given.profile:
+                    report({**about, "batch": B, "profile_ms": profile(model, B, given)})
+
+
+def llama_cpp_kinds(model: Any, dtypes: list[str]) -> list[str]:
+    """Return the kinds of weights that llama.cpp is measured with; none without it and for other models."""
+    if not isinstance(model.config, LlamaConfig) or not (PEERS / ".llama_cpp").exists():
+        print("llama.cpp is left out: see benchmarks/peers/install_llama_cpp.py", file=sys.stderr)
+        return []
+    return [kind for kind in ("BF16", "Q8_0") if kind == "Q8_0" or "bf16" in dtypes]
+
+
+class LlamaCpp:
+    """A process that runs llama.cpp on the weights of ``model``; see ``peers/llama_cpp_side.py``."""
+
+    def __init__(self, model: Any, folder: Path, kind: str, given: argparse.Namespace) -> None:
+        sys.path.insert(0, str(PEERS))
+        from gguf_file import write_gguf
+
+        path, self.folder = folder / f"{kind}.gguf", folder
+        write_gguf(model, path, kind)
+        length = max(given.prompt + given.new, TEXT_TOKENS)
+        sizes = [str(given.threads), str(max(given.batch)), str(length)]
+        command = [sys.executable, str(PEERS / "llama_cpp_side.py"), str(path), *sizes]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, **request: Any) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        return json.loads(self.process.stdout.readline())
+
+    def seconds(self, prompts: list[list[int]], new: int) -> float:
+        return float(self.ask(prompts=prompts, new=new)["seconds"])
+
+    def logits(self, given: argparse.Namespace) -> torch.Tensor:
+        file = self.folder / "logits.npy"
+        parts = []
+        for ids in texts(given):
+            self.ask(logits=ids, to=str(file))
+            parts.append(torch.from_numpy(np.load(file)))
+        return torch.cat(parts)
+
+
+def texts(given: argparse.Namespace) -> list[list[int]]:
+    """Return texts of ``TEXT_TOKENS`` ids each from the validation data of the run."""
+    from wordloom.cli.inspect.texts import texts_to_read
+
+    lm = load(given.run)
+    ids: list[int] = []
+    for document in texts_to_read(given.run, None, 2)[0]:
+        ids += lm.text_tokenizer.encode(str(document.text)[:40_000], specials="text").ids[: 4 * TEXT_TOKENS]
+    return [ids[at : at + TEXT_TOKENS] for at in range(0, len(ids) - TEXT_TOKENS + 1, TEXT_TOKENS)]
+
+
+def text_logits(model: Any, given: argparse.Namespace) -> torch.Tensor:
+    """Return our logits [N, V] after every token of the texts, as decoding computes them."""
+    program, parts = accelerate(model), []
+    with torch.inference_mode():
+        for ids in texts(given):
+            cache = program.new_cache(1, len(ids))
+            for token in ids:
+                hidden = program.hidden(torch.tensor([[token]]), cache=cache)
+                parts.append(program.lm_head(hidden)[0].float().clone())
+    return torch.cat(parts)
+
+
+def agreement(found: torch.Tensor, exact: torch.Tensor) -> dict[str, Any]:
+    """Return the mean KL divergence from ``exact``, and the share of equal likeliest tokens."""
+    p, q = exact.double().log_softmax(dim=-1), found.double().log_softmax(dim=-1)
+    return {
+        "tokens": len(exact),
+        "mean_kl": float((p.exp() * (p - q)).sum(dim=-1).mean()),
+        "top1_agreement": round(float((found.argmax(-1) == exact.argmax(-1)).float().mean()), 5),
+    }
 
 
 def report(line: dict[str, Any]) -> None:
@@ -88,7 +185,9 @@ def report(line: dict[str, Any]) -> None:
     print(json.dumps({**line, "load": round(os.getloadavg()[0], 1)}), flush=True)
 
 
-def measure(model: Any, theirs: Any, B: int, given: argparse.Namespace) -> dict[str, Any]:
+def measure(
+    model: Any, theirs: Any, peers: dict[str, LlamaCpp], dtype: str, B: int, given: argparse.Namespace
+) -> dict[str, Any]:
     """Return medians of alternating rounds, and how many rows have equal tokens on both sides."""
     vocabulary = model.config.vocab_size
     prompts = torch.randint(0, vocabulary, (B, given.prompt), generator=torch.Generator().manual_seed(1))
@@ -114,8 +213,22 @@ def measure(model: Any, theirs: Any, B: int, given: argparse.Namespace) -> dict[
         "ours": partial(ours, given.new),
         "theirs": partial(their, given.new),
     }
-    median = in_turns({side: partial(seconds, call) for side, call in calls.items()}, given.rounds)
+    sides: dict[str, Callable[[], float]] = {side: partial(seconds, call) for side, call in calls.items()}
+    beside = {kind: peer for kind, peer in peers.items() if kind == "Q8_0" or dtype == "bf16"}
+    for kind, peer in beside.items():
+        peer.seconds(prompts.tolist(), 8)  # the warm-up
+        sides[f"{kind}_prefill"] = partial(peer.seconds, prompts.tolist(), 1)
+        sides[kind] = partial(peer.seconds, prompts.tolist(), given.new)
+    median = in_turns(sides, given.rounds)
     tokens = B * given.new
+    others: dict[str, Any] = {}
+    for kind in beside:
+        others[f"llama_cpp_{kind}_tokens_per_s"] = round(tokens / median[kind], 1)
+        others[f"llama_cpp_{kind}_ratio"] = round(median[kind] / median["ours"], 2)
+        others[f"llama_cpp_{kind}_prefill_ms"] = round(1e3 * median[f"{kind}_prefill"], 1)
+        others[f"llama_cpp_{kind}_prefill_ratio"] = round(
+            median[f"{kind}_prefill"] / median["our_prefill"], 2
+        )
     return {
         "ours_tokens_per_s": round(tokens / median["ours"], 1),
         "theirs_tokens_per_s": round(tokens / median["theirs"], 1),
@@ -123,6 +236,7 @@ def measure(model: Any, theirs: Any, B: int, given: argparse.Namespace) -> dict[
         "prefill_ms": [round(1e3 * median["our_prefill"], 1), round(1e3 * median["their_prefill"], 1)],
         "prefill_ratio": round(median["their_prefill"] / median["our_prefill"], 2),
         "rows_with_equal_first_8_tokens": same,
+        **others,
         "rounds": given.rounds,
     }
 

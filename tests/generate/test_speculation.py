@@ -17,7 +17,7 @@ from wordloom.generate.fast import accelerate
 from wordloom.generate.speculation import CorpusNgrams, DraftLength, Lookup
 from wordloom.models import GPT2Config, GPTConfig, LlamaConfig, RNNConfig, build
 
-VOCABULARY, LONGEST = 19, 120
+VOCABULARY, LONGEST = 19, 160
 
 
 class Noise:
@@ -52,10 +52,11 @@ def rng() -> random.Random:
     return random.Random(seed)
 
 
-def a_model(rng: random.Random, attention: str) -> Any:
-    heads = rng.choice([1, 2, 3])
+def a_model(rng: random.Random, attention: str, *, wide: bool = False) -> Any:
+    heads = 3 if wide else rng.choice([1, 2, 3])
+    head_dim = rng.choice([8, 18] if wide else [2, 6, 8, 18])
     shape: dict[str, Any] = {
-        "vocab_size": VOCABULARY, "max_seq_len": LONGEST, "dim": heads * 2 * rng.choice([3, 4, 9]),
+        "vocab_size": VOCABULARY, "max_seq_len": LONGEST, "dim": heads * head_dim,
         "n_heads": heads, "n_layers": rng.choice([1, 2]), "attention": attention,
     }  # fmt: skip
     config = rng.choice([GPTConfig, GPT2Config, LlamaConfig])(**shape)
@@ -73,7 +74,9 @@ def by_row(found: Any) -> dict[int, list[Any]]:
 def test_ids_and_logprobs_are_those_without_drafts(attention: str, rng: random.Random) -> None:
     for _ in range(3):
         model = a_model(rng, attention)
-        lengths = [rng.randint(1, 30) for _ in range(rng.choice([1, 2, 5]))]
+        lengths = [
+            rng.choice([rng.randint(1, 20), rng.randint(30, 70)]) for _ in range(rng.choice([1, 2, 5]))
+        ]
         prompts = [[rng.randrange(VOCABULARY) for _ in range(n)] for n in lengths]
         sampling = Sampling(
             temperature=rng.choice([0, 0.3, 1.0]), max_new_tokens=rng.choice([1, 2, 40, 80]),
@@ -91,8 +94,18 @@ def test_ids_and_logprobs_are_those_without_drafts(attention: str, rng: random.R
             assert found == wanted
 
 
+def test_a_window_that_slides(rng: random.Random) -> None:
+    config = GPT2Config(vocab_size=VOCABULARY, max_seq_len=32, dim=24, n_heads=2, n_layers=2)
+    model = model_of(config, rng.randrange(2**31))
+    for rows in (1, 3):
+        prompts = [[rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 20))] for _ in range(rows)]
+        sampling = Sampling(temperature=0.5, max_new_tokens=50, past="slide", seed=3)
+        wanted = by_row(steps(model, prompts, sampling))
+        assert by_row(steps(model, prompts, sampling, speculate=Lookup)) == wanted
+
+
 def test_right_drafts_take_few_steps(rng: random.Random) -> None:
-    model = a_model(rng, "full")
+    model = a_model(rng, "full", wide=True)
     prompt = [rng.randrange(VOCABULARY) for _ in range(5)]
     greedy = Sampling(temperature=0, max_new_tokens=100)
     ids = [step.id for step in steps(model, [prompt], greedy)]

@@ -138,6 +138,11 @@ def test_the_last_tokens_of_a_ring_can_be_truncated(rng: random.Random) -> None:
             if length > highest - SPARE_PLACES and rng.random() < 0.7:
                 length = rng.randint(max(0, highest - SPARE_PLACES), length)
                 cache.truncate(length)
+    ragged, lengths = model.new_cache(2, 5), torch.tensor([[LENGTH], [3]])
+    attend = torch.arange(LENGTH) < lengths
+    model.hidden(torch.randint(0, VOCABULARY, (2, LENGTH)), attend=attend, cache=ragged)
+    ragged.truncate(torch.tensor([LENGTH, 2]))  # padding took no place of the short row's tokens
+    assert ragged.lengths.tolist() == [LENGTH, 2]
     cache = model.new_cache(2, 5)
     model.hidden(torch.randint(0, VOCABULARY, (2, LENGTH)), cache=cache)
     with pytest.raises(GenerationError, match=r"with a ring of \d+ cannot be truncated to \[2, 2\]"):

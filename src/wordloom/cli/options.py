@@ -51,7 +51,9 @@ def parse_columns(given: Sequence[str] | None) -> list[str | int] | None:
 
 CHECKPOINT = Annotated[Path, Argument(help="The folder of a trained model.")]
 DEVICE = Annotated[str, Option(help="The device to compute on: auto, cpu, cuda, cuda:1 or mps.")]
-DTYPE = Annotated[str, Option(help="The precision of the weights: auto (as stored), fp32, bf16 or fp16.")]
+DTYPE = Annotated[
+    str, Option(help="The precision of the weights: auto (as stored), fp32, bf16, fp16 or int8.")
+]
 JSON = Annotated[bool, Option("--json", help="Print JSON.")]
 JSON_LINES = Annotated[
     bool, Option("--json", help="Print a JSON object for each text, with all scores or probabilities.")

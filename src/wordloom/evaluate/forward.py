@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from wordloom.data.batches.causal import to_device
 from wordloom.data.batches.labelled import LabelBatch, LabelBatches
 from wordloom.errors import EvaluationError, NonFiniteError
 from wordloom.evaluate.score import RatioStatistics, Score
+from wordloom.models.building.quantized import is_quantized
 from wordloom.nn.evaluating import evaluating
 from wordloom.objectives import Objective
 
@@ -25,6 +26,8 @@ _DTYPE_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "f
 
 def dtype_name(model: Any) -> str:
     """Return the short name of the dtype of ``model``, for signatures."""
+    if isinstance(model, nn.Module) and is_quantized(model):
+        return "int8"
     return _DTYPE_NAMES.get(next(model.parameters()).dtype, "other")
 
 

@@ -32,6 +32,7 @@ from wordloom.nn.cache import SPARE_PLACES, KeyValueCache
 from wordloom.nn.evaluating import evaluating
 from wordloom.nn.memory import Memory
 
+NARROWEST = 16  # elements of a vector that has the same bits however many rows are computed at once
 PREFILL_TOKENS = 4096  # longer prompts pass in pieces, which bounds activations and masks
 
 
@@ -133,9 +134,10 @@ class Decoder:
         """Return how many tokens after its last one :meth:`step_with_drafts` can take for each row.
 
         0 where a step computes logits with other bits than a step with drafts: without a compiled program,
-        and where rows have not been read yet.
+        in models so narrow that the programs round by the number of rows, and where rows have not been read.
         """
         fits = isinstance(self.model, FastModel) and isinstance(self.cache, KeyValueCache)
+        fits = fits and self.model.config.dim >= NARROWEST
         if not fits or self._unread or self.cache.has_states:
             return 0
         room = SPARE_PLACES if self.window is None else self.window - max(map(len, self.rows))

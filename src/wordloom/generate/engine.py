@@ -256,6 +256,9 @@ class Engine:
         """Return the tokens that each row's drafter expects next; none where no step can check them."""
         drafts: list[list[int]] = [[] for _ in self._rows]
         most = 0 if self.speculate is None else self.decoder.most_drafts()
+        window = self.decoder.window
+        if window is not None and len(self._rows) > 1 and any(row.limit > window for row in self._rows):
+            most = 0  # once a row slides, all are computed by the modules, and drafts would change when
         if most:
             for place, (row, ids) in enumerate(zip(self._rows, self.decoder.rows, strict=True)):
                 # the last token of a row is drawn and never read, so it needs no draft

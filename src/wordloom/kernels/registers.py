@@ -66,7 +66,7 @@ class VectorWriter:
 
     def load(self, pointer: Any, k: Any, u: int = 0) -> Any:
         """Load vector u after element k, as float32."""
-        align = 4 if pointer.type.pointee == _F32 else 2
+        align = 4 if pointer.type.pointee == _F32 else pointer.type.pointee.width // 8
         return widened(self.builder, self.builder.load(self._vector_at(pointer, k, u), align=align))
 
     def store(self, value: Any, pointer: Any, k: Any, u: int = 0) -> None:

@@ -19,6 +19,7 @@ from wordloom.data.batches.framed import Frame
 from wordloom.errors import CheckpointError, DataError
 from wordloom.files import replacement
 from wordloom.models import RobertaConfig, body_config, encodes, skeleton
+from wordloom.models.building.quantized import is_quantized
 from wordloom.models.task_model import SUMMARIES, TaskConfig
 from wordloom.weights.configs import TOKEN_IDS, config_to_json, format_of
 from wordloom.weights.loading import renaming_of
@@ -80,6 +81,10 @@ def save_model(
     same name with another content; when the state does not fit the config; and when the folder cannot be
     written.
     """
+    if isinstance(model, nn.Module) and is_quantized(model):
+        raise CheckpointError(
+            "weights in 8 bits are made from those of a checkpoint and cannot be saved; load it without int8"
+        )
     config: Any
     config, state = (model.config, model.state_dict()) if isinstance(model, nn.Module) else model
     folder = Path(folder)

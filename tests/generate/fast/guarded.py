@@ -13,6 +13,7 @@ import mmap
 import resource
 import sys
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -35,11 +36,13 @@ from wordloom.models import (
     build,
     translates,
 )
+from wordloom.models.building.quantized import quantize_model
 from wordloom.nn.cache import KeyValueCache, layers
+from wordloom.nn.quantized import Int8Linear
 
 PAGE = mmap.PAGESIZE
 _libc = ctypes.CDLL(None, use_errno=True)
-_kept: list[Any] = []  # mappings, which live as long as the process
+_kept: list[Any] = []  # mappings in use
 
 
 class Guard:
@@ -144,6 +147,9 @@ CASES: dict[str, Any] = {
 }
 
 
+IN_8_BITS = ("gpt", "gpt2 without biases", "llama, biases of attention", "llama, rings")
+
+
 def logits_of(reader: Any, rows: int, guarded: Callable[[Any], Any] = lambda cache: cache) -> Tensor:
     """Logits after a prompt and after each of four more tokens; rows change places in between."""
     found, draw = [], torch.Generator().manual_seed(0)
@@ -163,12 +169,14 @@ def logits_of(reader: Any, rows: int, guarded: Callable[[Any], Any] = lambda cac
     return torch.stack(found)
 
 
-def check(config: Any, dtype: torch.dtype, rows: int, guard: Guard) -> None:
+def check(config: Any, dtype: torch.dtype, rows: int, guard: Guard, *, in_8_bits: bool = False) -> None:
     model = build(config, generator=torch.Generator().manual_seed(0))
     draw = torch.Generator().manual_seed(1)
     for parameter in model.parameters():
         parameter.data = 0.5 * torch.randn(parameter.shape, generator=draw)
     model.to(dtype).eval()
+    if in_8_bits:
+        quantize_model(model)
     reader = model
     if translates(config):
         source = torch.randint(config.vocab_size, (rows, 5), generator=draw)
@@ -176,6 +184,9 @@ def check(config: Any, dtype: torch.dtype, rows: int, guard: Guard) -> None:
     plain = logits_of(reader, rows)
     for parameter in model.parameters():
         parameter.data = guard.tensor(parameter.data)
+    for module in model.modules():
+        if isinstance(module, Int8Linear):
+            module.packed = guard.tensor(module.packed)
     program = accelerate(reader)
     assert program is not reader
     transformer.programs.pack = lambda weight: guard.tensor(pack(weight))
@@ -185,6 +196,7 @@ def check(config: Any, dtype: torch.dtype, rows: int, guard: Guard) -> None:
         ours = logits_of(program, rows, guard.cache)
     finally:
         Threads.run, transformer.programs.pack = _run, pack  # type: ignore[method-assign]
+        _kept.clear()  # the number of mappings of a process is limited
     tolerance = 1e-4 if dtype == torch.float32 else 0.05
     torch.testing.assert_close(ours, plain, rtol=0, atol=tolerance * float(plain.abs().max()))
 
@@ -219,4 +231,7 @@ if __name__ == "__main__":
             for case in cases():
                 print(*case, flush=True)
                 check(CASES[case[0]], *case[1:3], Guard(behind=case[3]))
+            for name, rows, behind in product(IN_8_BITS, (1, 9), (True, False)):
+                print(name, "in 8 bits", rows, behind, flush=True)
+                check(CASES[name], torch.float32, rows, Guard(behind=behind), in_8_bits=True)
         print("all done")

@@ -224,6 +224,7 @@ def test_a_performer_continues_from_a_state(rng: random.Random) -> None:
         ("bert", "nystrom", "nystrom is written 'nystrom:M', not 'nystrom'"),
         ("bert", "performer:8+band:3", r"performer approximates full attention, and '\+' joins patterns"),
         ("llama", "band:3+performer:8", r"performer approximates full attention"),
+        ("llama", "band:2,,full", "attention 'band:2,,full' has an entry without text"),
         ("llama", "perfromer:8", "unknown attention 'perfromer:8'.*did you mean 'performer'"),
     ],
 )
@@ -249,6 +250,13 @@ def test_what_an_approximation_has_not() -> None:
         set_attention(encoder, "linformer:4")
     set_attention(encoder, "nystrom:4")
     assert str(encoder.blocks[0].attention.pattern) == "nystrom:4"
+
+
+def test_no_texts_have_no_results() -> None:
+    for kind in (Performer(True, 4, 0), Performer(False, 4, 0), Linformer(False, 3, 10), Nystrom(False, 2)):
+        layer = attention(kind, n_kv_heads=1)
+        found = layer.mixed(torch.zeros(0, 5, 12), visibility=Visibility(causal=kind.causal))
+        assert found.shape == (0, 5, 12)
 
 
 def test_a_transformer_translates_with_a_performer() -> None:

@@ -8,10 +8,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from wordloom.generate.fast.threads import Accelerated, compiling, threads_for
-from wordloom.generate.fast.weights import ACTIVATIONS, accepts, stacked, stacked_norms, whole_vectors, zeros
+from wordloom.generate.fast.weights import (
+    ACTIVATIONS,
+    accepts,
+    kept_dtype,
+    n_weights,
+    stacked,
+    stacked_norms,
+    whole_vectors,
+    zeros,
+)
 from wordloom.kernels.decoding import causal as programs
 from wordloom.kernels.decoding import leaves
 from wordloom.models import MODELS, GPTConfig, LlamaConfig
@@ -20,6 +29,7 @@ from wordloom.nn import GatedFeedForward, KeyValueCache
 from wordloom.nn.attention.kinds import Block, Dilated, Full, Global
 from wordloom.nn.cache import SPARE_PLACES, Cache, LayerKeyValues
 from wordloom.nn.linear import has_amx, widens
+from wordloom.nn.quantized import stored_weight
 
 # The largest number of tokens computed at once for which the programs are faster than PyTorch's products.  On
 # Zen 4, PyTorch is faster from 64 to 96 tokens in float32 and from about 32 in bfloat16; on Zen 3 from fewer.
@@ -27,6 +37,7 @@ FLOAT32_ROWS = 32
 BFLOAT16_ROWS = 24
 AMX_BFLOAT16_ROWS = 8
 WIDENED_BFLOAT16_ROWS = 96  # where PyTorch first converts all weights to float32
+INT8_ROWS = 96  # as many: the modules widen all weights
 
 
 class FastModel(Accelerated):
@@ -44,7 +55,8 @@ class FastModel(Accelerated):
         self._forget_weights()
 
     def _forget_weights(self) -> None:
-        self.dtype = self.model.lm_head.weight.dtype
+        self.dtype = kept_dtype(self.model)
+        self.cache_dtype = torch.float32 if self.dtype == torch.int8 else self.dtype
         self.most_rows = self._most_rows()
         self.length = 0  # positions for which there are rotary angles and buffers
         self.buffers: dict[int, Any] = {}  # by the number of tokens computed at once
@@ -57,6 +69,8 @@ class FastModel(Accelerated):
 
     def _most_rows(self) -> int:
         """Return the largest number of tokens computed at once for which a program is faster."""
+        if self.dtype == torch.int8:
+            return INT8_ROWS
         if self.dtype == torch.float32:
             return FLOAT32_ROWS
         if widens(torch.device("cpu"), self.dtype):
@@ -65,9 +79,9 @@ class FastModel(Accelerated):
 
     def _weights_read(self) -> int:
         """Return how many weights a token reads: all, but of an untied embedding a single row."""
-        embedding = self.model.token_embedding.weight
-        unread = 0 if embedding is self.model.lm_head.weight else embedding.numel()
-        return sum(p.numel() for p in self.model.parameters()) - unread
+        embedding = stored_weight(self.model.token_embedding)
+        unread = 0 if embedding is stored_weight(self.model.lm_head) else embedding.numel()
+        return n_weights(self.model) - unread
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)  # parameters(), modules(), training, eval(), ...
@@ -81,7 +95,7 @@ class FastModel(Accelerated):
             self.threads = threads_for(self._weights_read())
             self.weights = self._read_weights()
             head = self.model.lm_head
-            self.head, self.head_bias = head.weight.detach(), stacked([head.bias])[0]
+            self.head, self.head_bias = stored_weight(head).detach(), stacked([head.bias])[0]
             self._reach(length)
         return cache
 
@@ -123,10 +137,11 @@ class FastModel(Accelerated):
         """hidden [.., D], as :meth:`hidden` last returned it -> logits [.., V]; float32 from the program."""
         x = hidden.reshape(-1, hidden.shape[-1])
         fits = self.weights is not None and not self.model.training and len(x) <= self.most_rows
-        if not fits or x.shape[1] != self.head.shape[1]:
+        V, D = self.model.lm_head.out_features, self.model.lm_head.in_features
+        if not fits or x.shape[1] != D:
             return self.model.lm_head(hidden)
         if len(x) > len(self.logits):
-            self.logits = np.empty((len(x), self.head.shape[0]), dtype=np.float32)
+            self.logits = np.empty((len(x), V), dtype=np.float32)
         out = self.logits[: len(x)]
         self.threads.run(
             programs.head, self.weights.like, self.head.data_ptr(), self.head_bias, out,
@@ -154,7 +169,7 @@ class FastModel(Accelerated):
         if not known or any(part is not ref() for part, ref in zip(stored, self.checked, strict=True)):
             K, E = self.weights.kv_heads, self.weights.head_dim
             for part in stored:
-                fits = part.dtype == self.dtype and part.is_contiguous()
+                fits = part.dtype == self.cache_dtype and part.is_contiguous()
                 if not fits or part.shape != (B, K, part.shape[2], E):
                     return None
             self.checked = [weakref.ref(part) for part in stored]
@@ -172,7 +187,7 @@ class FastModel(Accelerated):
             capacity = max(cache.capacity, needed)
             capacity = capacity if layer.bound is None else min(capacity, layer.bound)
             shape = (cache.n_rows, self.weights.kv_heads, capacity, self.weights.head_dim)
-            layer.keys, layer.values = zeros(shape, self.dtype), zeros(shape, self.dtype)
+            layer.keys, layer.values = zeros(shape, self.cache_dtype), zeros(shape, self.cache_dtype)
         elif layer.keys.shape[2] < needed:
             layer.grow(layer.keys, needed)
         assert layer.values is not None
@@ -196,6 +211,8 @@ class FastModel(Accelerated):
         new = programs.NewTokens(addresses, self.places, self.kinds, rows.reshape(B * T, 2))
         with compiling(self.program):
             self.threads.run(self.program, self.weights, new, buffers)
+        if attend is not None:  # the program stores padding too
+            cache.mark_written(T)
         cache.advance(tokens, attend)
         return x
 
@@ -233,10 +250,11 @@ class FastModel(Accelerated):
         norms = [[block.attention_norm, block.ffn_norm] for block in blocks] + [[final, final]]
         return programs.Weights(
             like=self._like(),
+            cached=np.empty(0, np.float32 if self.cache_dtype == torch.float32 else np.uint16),
             heads=attention.n_heads,
             kv_heads=attention.n_kv_heads,
             head_dim=attention.head_dim,
-            matrices=self._addresses([[linear.weight for linear in row] for row in linears]),
+            matrices=self._addresses([[stored_weight(linear) for linear in row] for row in linears]),
             biases=tuple(stacked([linear.bias for linear in kind]) for kind in zip(*linears, strict=True)),
             gains=stacked_norms(norms, "weight"),
             offsets=stacked_norms(norms, "bias"),
@@ -248,7 +266,7 @@ class FastModel(Accelerated):
 
     def _like(self) -> np.ndarray:
         """Return an empty array of the type in which the programs read the weights."""
-        return np.empty(0, dtype=np.float32 if self.dtype == torch.float32 else np.uint16)
+        return np.empty(0, dtype={torch.float32: np.float32, torch.int8: np.int8}.get(self.dtype, np.uint16))
 
     def _addresses(self, weights: list[list[Tensor | None]]) -> np.ndarray:
         """Return the addresses of ``weights``, 0 for None; they stay valid if the model gets others."""
@@ -278,7 +296,7 @@ def kinds_of_layers(patterns: Sequence[Any]) -> np.ndarray:
     return np.array([[*row, *[(leaves.UNUSED, 0, 0)] * (most - len(row))] for row in rows])
 
 
-def _linears(block: Any) -> list[nn.Linear]:
+def _linears(block: Any) -> list[Any]:
     """Return the layers of a block in the order of ``Weights.matrices``."""
     attention, feed_forward = block.attention, block.feed_forward
     projections = [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj]

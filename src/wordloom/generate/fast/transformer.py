@@ -23,6 +23,7 @@ from wordloom.kernels.decoding import encoder_decoder as programs
 from wordloom.kernels.threads import one_thread
 from wordloom.nn.cache import RowLengths
 from wordloom.nn.memory import Memory
+from wordloom.nn.quantized import float_weight
 
 MOST_CHOSEN = 64  # ids of a row: each is inserted into a sorted list
 SLACK = 256  # slots that no row uses, below which looking for free blocks is not worth it
@@ -199,7 +200,8 @@ class Decoder:
         self.length = 0
         layers = [_linears(block) for block in model.decoder_blocks]
         self.packed = [
-            [programs.pack(_joined([linear.weight for linear in some])) for some in layer] for layer in layers
+            [programs.pack(_joined([float_weight(linear) for linear in some])) for some in layer]
+            for layer in layers
         ]
         norms = [
             [block.attention_norm, block.cross_attention_norm, block.ffn_norm]
@@ -219,11 +221,11 @@ class Decoder:
             activation=ACTIVATIONS[c.activation],
             pre_norm=c.norm_place == "pre",
         )
-        head = model.lm_head
-        missing = -len(head.weight) % programs.PANEL
-        bias = torch.zeros(len(head.weight)) if head.bias is None else head.bias.detach().float()
+        head, weight = model.lm_head, float_weight(model.lm_head)
+        missing = -len(weight) % programs.PANEL
+        bias = torch.zeros(len(weight)) if head.bias is None else head.bias.detach().float()
         self.head = programs.Head(
-            matrix=programs.pack(F.pad(head.weight, (0, 0, 0, missing)) if missing else head.weight).numpy(),
+            matrix=programs.pack(F.pad(weight, (0, 0, 0, missing)) if missing else weight).numpy(),
             bias=F.pad(bias, (0, missing), value=-torch.inf).numpy(),
             forbidden=np.zeros(len(bias) + missing, dtype=bool),
         )

@@ -14,7 +14,9 @@ from wordloom.generate.conditioned import Conditioned
 from wordloom.kernels.acceptance import fall_back
 from wordloom.models import MODELS
 from wordloom.models.building.deviation import deviation
+from wordloom.models.building.quantized import is_quantized
 from wordloom.nn.attention import Approximation
+from wordloom.nn.quantized import stored_weight
 
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}  # as numbered in kernels/decoding/leaves.py
 MOST_WEIGHTS = 1 << 26  # of decoder and head, which are copied; larger ones gain little
@@ -51,7 +53,9 @@ def _refusal(model: Any) -> str:
     dtype = parameters[0].dtype
     if dtype not in (torch.float32, torch.bfloat16) or any(p.dtype != dtype for p in parameters):
         return "the weights are neither all float32 nor all bfloat16"
-    if any(p.device.type != "cpu" or not p.is_contiguous() for p in parameters):
+    if is_quantized(inner) and dtype != torch.float32:
+        return "norms and biases beside weights in 8 bits are not float32"
+    if any(p.device.type != "cpu" or not p.is_contiguous() for p in (*parameters, *inner.buffers())):
         return "the weights are not contiguous on the CPU"
     if family != "rnn" and inner.config.activation not in ACTIVATIONS:
         return f"there is no program for activation {inner.config.activation}"
@@ -75,8 +79,19 @@ def _refusal_of_sizes(model: Any) -> str:
 
 def decoder_weights(model: Any) -> int:
     """Return the number of weights in the decoder's blocks and the head of an encoder-decoder."""
-    parameters = [*model.decoder_blocks.parameters(), *model.lm_head.parameters()]
-    return sum(p.numel() for p in parameters)
+    return n_weights(model.decoder_blocks) + n_weights(model.lm_head)
+
+
+def n_weights(module: nn.Module) -> int:
+    """Return the number of weights; those in 8 bits are packed with a 16th of their number in scales."""
+    packed = [buffer for name, buffer in module.named_buffers() if name.rpartition(".")[2] == "packed"]
+    return sum(p.numel() for p in module.parameters()) + sum(p.numel() for p in packed)
+
+
+def kept_dtype(model: Any) -> torch.dtype:
+    """Return the dtype of the matrices of ``model``: int8 if they are packed in 8 bits."""
+    weight = stored_weight(model.lm_head)
+    return torch.int8 if weight.dtype == torch.uint8 else weight.dtype
 
 
 def whole_vectors(n: int) -> int:

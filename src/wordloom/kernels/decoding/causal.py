@@ -34,7 +34,8 @@ class Weights(NamedTuple):
     array of its own, as wide as the layer's output.
     """
 
-    like: np.ndarray  # [0]: float32, or uint16 for bfloat16
+    like: np.ndarray  # [0], of matrices: float32, uint16 for bfloat16, or int8
+    cached: np.ndarray  # [0], of keys and values: float32 or uint16
     heads: int  # H
     kv_heads: int  # K
     head_dim: int  # E
@@ -94,24 +95,24 @@ def _self_attention(
         if ring and place >= first_place + ring:
             place = first_place + (place - first_place) % ring
         place = ((rows[r, 0] * K + group) * capacity + place) * E
-        store_row(w.like, keys, place, k, r, group * E, E)
-        store_row(w.like, values, place, v, r, group * E, E)
+        store_row(w.cached, keys, place, k, r, group * E, E)
+        store_row(w.cached, values, place, v, r, group * E, E)
     barrier(counters, threads, PATIENCE)
 
     for item in range(thread, rows.shape[0] * H, threads):
         r, head = item // H, item % H
         if w.rotary.shape[1]:
             rotate(q, r, head * E, w.rotary[0, rows[r, 1]], w.rotary[1, rows[r, 1]])
-        first = (rows[r, 0] * K + head // (H // K)) * capacity * E * w.like.itemsize
+        first = (rows[r, 0] * K + head // (H // K)) * capacity * E * w.cached.itemsize
         if new.kinds.shape[1] == 0:
             attend(
                 buffers.mixed, q, r, head, E, keys + first, values + first, 0, rows[r, 1] + 1, w.scale,
-                buffers.scores[thread], w.like,
+                buffers.scores[thread], w.cached,
             )  # fmt: skip
         else:
             attend_by_position(
                 buffers.mixed, q, r, head, E, keys + first, values + first, rows[r, 1], first_place, ring,
-                new.kinds[i], w.scale, buffers.scores[thread], w.like,
+                new.kinds[i], w.scale, buffers.scores[thread], w.cached,
             )  # fmt: skip
     barrier(counters, threads, PATIENCE)
     project(buffers.x, buffers.mixed, matrix[3], bias[3][i], True, w.like, thread, threads)

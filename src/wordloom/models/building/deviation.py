@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from wordloom.kernels.acceptance import plain
 from wordloom.models.building.build import skeleton
+from wordloom.models.building.quantized import is_quantized, quantize_model
 from wordloom.nn import Rotary
 from wordloom.nn.unmodified import FORWARD_HOOKS
 
@@ -32,8 +33,8 @@ class _Built(NamedTuple):
     parts: dict[str, _Built | None]
 
 
-# model -> its config and parts
-_built: WeakKeyDictionary[nn.Module, tuple[Any, _Built]] = WeakKeyDictionary()
+# model -> its config, whether its weights have 8 bits, and its parts
+_built: WeakKeyDictionary[nn.Module, tuple[Any, bool, _Built]] = WeakKeyDictionary()
 
 
 def deviation(model: Any) -> str:
@@ -44,10 +45,13 @@ def deviation(model: Any) -> str:
     """
     if any(FORWARD_HOOKS):
         return "a forward hook is set on all modules"
-    config, built = _built.get(model, (None, None))
-    if built is None or config is not model.config:
-        built = _described(skeleton(model.config))
-        _built[model] = model.config, built
+    config, in_8_bits, built = _built.get(model, (None, False, None))
+    if built is None or config is not model.config or in_8_bits != is_quantized(model):
+        usual, in_8_bits = skeleton(model.config), is_quantized(model)
+        if in_8_bits:
+            quantize_model(usual)
+        built = _described(usual)
+        _built[model] = model.config, in_8_bits, built
     return _difference(model, built, "model", in_training=model.training)
 
 

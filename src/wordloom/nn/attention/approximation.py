@@ -106,7 +106,7 @@ def approximate_attention(
     """
     B, H, T, _ = q.shape
     with without_autocast(q.device):
-        grouped = q.float().view(B, k.shape[1], -1, T, q.shape[3])  # [B, K, G, T, E]
+        grouped = q.float().view(B, k.shape[1], H // k.shape[1], T, q.shape[3])  # [B, K, G, T, E]
         texts = Texts(grouped, k.float(), v.float(), None)
         places = None
         if visibility.documents is not None or visibility.real_keys is not None:

@@ -145,6 +145,7 @@ def continue_attention(
     if new_tokens is not None:
         real = torch.arange(q.shape[2], device=q.device) < new_tokens.to(q.device)[:, None]
     with without_autocast(q.device):
-        grouped = q.float().view(q.shape[0], k.shape[1], -1, *q.shape[2:])  # [B, K, G, T, E]
+        B, H, T, E = q.shape
+        grouped = q.float().view(B, k.shape[1], H // k.shape[1], T, E)  # [B, K, G, T, E]
         out, state = kind.continued(Texts(grouped, k.float(), v.float(), real), state, scale)
         return out.flatten(1, 2).to(v.dtype), state

@@ -27,6 +27,8 @@ def patterns_of_layers(
     Raises ConfigError as :meth:`Pattern.parse`, and for low-rank attention in a causal model.
     """
     texts = [text for item in setting.split(",") for text in _repeated(item.strip(), setting)]
+    if "" in texts:
+        raise ConfigError(f"attention {setting!r} has an entry without text; write one such as 'full'")
     return tuple(_parsed(texts[layer % len(texts)], layer, causal, longest) for layer in range(n_layers))
 
 

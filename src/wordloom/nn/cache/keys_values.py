@@ -64,8 +64,6 @@ class KeyValueCache(RowLengths):
         self._slots = None
 
     def advance(self, tokens: Tensor, attend: Tensor | None = None) -> None:
-        if attend is not None:  # padding too may have taken places of a ring
-            self._written = self._largest().maximum(self.lengths + tokens.shape[1])
         super().advance(tokens, attend)
         self._slots = None
 
@@ -93,6 +91,10 @@ class KeyValueCache(RowLengths):
         if self._written is not None or other._written is not None:
             self._written = torch.cat([self._largest(), other._largest()])
         self.set_lengths(torch.cat([self.lengths, other.lengths]))
+
+    def mark_written(self, T: int) -> None:
+        """Take into account that T tokens of each row were stored, although fewer of them may count."""
+        self._written = self._largest().maximum(self.lengths + T)
 
     def _largest(self) -> Tensor:
         """Return the largest lengths [B] that the rows ever had."""

@@ -347,7 +347,7 @@ def load(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> An
 
     Returns a :class:`LanguageModel`, :class:`TextClassifier`, :class:`TextEncoder` or :class:`Translator`, or
     the class of another fine-tuning task; see :data:`KINDS`.  ``dtype`` is auto
-    (as stored), fp32, bf16 or fp16.
+    (as stored), fp32, bf16, fp16 or int8.
 
     Raises CheckpointError for a folder without a model, DeviceError for a device that does not exist.
     """

@@ -18,6 +18,7 @@ import torch
 from wordloom.data.files.source import Columns
 from wordloom.data.rows.labelled import Column
 from wordloom.errors import CheckpointError, DeviceError, did_you_mean
+from wordloom.models.building.quantized import quantize_model
 from wordloom.recipe import Recipe
 from wordloom.run.models.heads.classification import TextClassifier
 from wordloom.run.models.language_model import LanguageModel
@@ -74,7 +75,7 @@ class Reporter(Protocol):
 
 
 class Request(NamedTuple):
-    """What a command asks of a checkpoint: to read ``sources`` and to tell the user through ``reporter``."""
+    """A checkpoint, the ``sources`` that a command reads, and the ``reporter`` that shows its progress."""
 
     checkpoint: Checkpoint
     sources: Sequence[str]
@@ -98,14 +99,20 @@ def report_columns(request: Request, read: Iterable[Columns]) -> None:
 
 Loader = Callable[[Checkpoint, str, str], Any]
 
-_DTYPES = {"auto": None, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_DTYPES = {
+    "auto": None, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
+    "int8": torch.float32,  # weights are read in float32, and then quantized
+}  # fmt: skip
 
 
 def _model(checkpoint: Checkpoint, device: str, dtype: str) -> Any:
     """Return the model; raises DeviceError for an unknown device or dtype."""
     if dtype not in _DTYPES:
         raise DeviceError(f"unknown dtype {dtype!r}; {did_you_mean(dtype, _DTYPES)}")
-    return load_model(checkpoint.folder, dtype=_DTYPES[dtype], device=choose_device(device)).eval()
+    model = load_model(checkpoint.folder, dtype=_DTYPES[dtype], device=choose_device(device)).eval()
+    if dtype == "int8":
+        quantize_model(model)
+    return model
 
 
 def loader_of(result: Any) -> Loader:
@@ -136,7 +143,7 @@ def load_classifier(checkpoint: Checkpoint, device: str, dtype: str) -> TextClas
 
 
 def load_bag_of_words(checkpoint: Checkpoint, device: str, dtype: str) -> TextClassifier:
-    if dtype in ("bf16", "fp16"):
+    if dtype in ("bf16", "fp16", "int8"):
         raise DeviceError(f"a bag of words computes in fp32, not in {dtype}; leave the dtype out")
     return load_classifier(checkpoint, device, "fp32" if dtype == "auto" else dtype)
 

@@ -162,7 +162,7 @@ def _roberta_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
     widths = widths if isinstance(widths, list) else [widths] * settings["n_layers"]
     if len(widths) != settings["n_layers"] or any(type(w) is not int or w < 2 or w % 2 for w in widths):
         raise CheckpointError(f"attention_window is an even width for each layer, not {widths!r}")
-    # transformers is told at each call which tokens are global; by default the first one, as for its heads
+    # transformers takes the global tokens at each call; its heads take the first token by default
     patterns = [f"band:{width // 2}+global:1" for width in widths]
     attention = patterns[0] if len(set(patterns)) == 1 else ",".join(patterns)
     return settings | {"attention": attention, "global_projections": True}

@@ -1,0 +1,49 @@
+"""Give a model weights in 8 bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from wordloom.errors import ConfigError
+from wordloom.models.families import family_of
+from wordloom.nn.quantized import Int8Embedding, Int8Linear
+
+QUANTIZED_FAMILIES = ("gpt", "gpt2", "llama", "transformer", "bert_generation")
+
+
+def quantize_model(model: Any) -> None:
+    """Replace the linear layers of ``model`` and its token embeddings by layers with weights in 8 bits.
+
+    Norms, biases and learned positions stay float32.  A head that shares the embedding's weights goes on
+    sharing them.
+
+    Raises ConfigError for a family whose models have no such layers.
+    """
+    family = family_of(model.config)
+    if family not in QUANTIZED_FAMILIES:
+        raise ConfigError(
+            f"dtype 'int8' is for models of these families: {', '.join(QUANTIZED_FAMILIES)}; this is a "
+            f"{family}; use fp32 or bf16"
+        )
+    model.float()
+    embeddings: dict[int, Int8Embedding] = {}  # by the weight that they were made from
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.Embedding) and name.endswith("token_embedding"):
+            known = embeddings.setdefault(id(module.weight), Int8Embedding(module))
+            _replace(model, name, known)
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.Linear):
+            shared = embeddings.get(id(module.weight))
+            _replace(model, name, Int8Linear(module, None if shared is None else shared.packed))
+
+
+def is_quantized(model: nn.Module) -> bool:
+    """Return whether ``model`` has weights in 8 bits."""
+    return any(isinstance(module, Int8Linear) for module in model.modules())
+
+
+def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
+    parent, _, last = name.rpartition(".")
+    setattr(model.get_submodule(parent), last, module.train(model.training))

@@ -1,0 +1,91 @@
+"""Weights in 8 bits: groups of 32 signed integers with a scale each, made from a model's float weights.
+
+A weight is the product of its integer and the scale of its group.  The scale is a bfloat16, and the largest
+number of a group is 127 scales or a little less.  With the scales, a weight takes 8.5 bits.  Activations stay
+float32, so quantization rounds the weights and nothing else.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+GROUP = 32
+
+
+def quantize(weight: Tensor) -> Tensor:
+    """Return weight [N, K] in 8 bits: [N * K' + 2 * N * K' / 32] bytes, K' being K rounded up to 32s.
+
+    These are the integers [N, K'] and then the scales [N, K' / 32].
+    """
+    N, K = weight.shape
+    groups = F.pad(weight.detach().float(), (0, -K % GROUP)).view(N, -1, GROUP)  # [N, G, 32]
+    exact = groups.abs().amax(dim=-1) / 127
+    scales = exact.to(torch.bfloat16)  # rounded to nearest, and then up, so that no integer exceeds 127
+    above = (scales.view(torch.int16) + 1).view(torch.bfloat16)
+    scales = torch.where(scales.float() < exact, above, scales)
+    divisor = torch.where(scales == 0, 1, scales).float()
+    integers = (groups / divisor[..., None]).round().to(torch.int8)
+    return torch.cat([integers.view(torch.uint8).flatten(), scales.view(torch.uint8).flatten()])
+
+
+def dequantize(packed: Tensor, N: int, K: int, rows: Tensor | None = None) -> Tensor:
+    """Return the float32 numbers [N, K] that :func:`quantize` kept, or the ``rows`` [*] of them [*, K]."""
+    groups = -(-K // GROUP)
+    integers = packed[: N * groups * GROUP].view(torch.int8).view(N, groups, GROUP)
+    scales = packed[N * groups * GROUP :].view(torch.bfloat16).view(N, groups)
+    if rows is not None:
+        integers, scales = integers[rows], scales[rows]
+    wide = integers.float() * scales.float()[..., None]
+    return wide.flatten(-2)[..., :K]
+
+
+class Int8Linear(nn.Module):
+    """x [.., in] -> x weight^T + bias [.., out] with a weight in 8 bits, which is widened at each call.
+
+    Compiled decoding programs read ``packed`` instead.
+    """
+
+    packed: Tensor
+
+    def __init__(self, linear: nn.Linear, packed: Tensor | None = None) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.register_buffer("packed", quantize(linear.weight) if packed is None else packed)
+        self.bias = linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [.., in] -> [.., out]."""
+        weight = dequantize(self.packed, self.out_features, self.in_features)
+        bias = None if self.bias is None else self.bias.float()
+        return F.linear(x.float(), weight, bias).to(x.dtype)
+
+
+class Int8Embedding(nn.Module):
+    """tokens [..] -> rows [.., D] of a table in 8 bits."""
+
+    packed: Tensor
+
+    def __init__(self, embedding: nn.Embedding) -> None:
+        super().__init__()
+        self.num_embeddings, self.embedding_dim = embedding.num_embeddings, embedding.embedding_dim
+        self.register_buffer("packed", quantize(embedding.weight))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """tokens [..] -> [.., D]."""
+        return dequantize(self.packed, self.num_embeddings, self.embedding_dim, tokens)
+
+
+def stored_weight(layer: nn.Module) -> Tensor:
+    """Return the weight of a linear layer or an embedding as it is stored: [N, K], or packed in 8 bits."""
+    weight = layer.packed if isinstance(layer, Int8Linear | Int8Embedding) else layer.weight
+    assert isinstance(weight, Tensor)
+    return weight
+
+
+def float_weight(layer: nn.Module) -> Tensor:
+    """Return the weight [N, K] of a linear layer in its own dtype, or in float32 if it has 8 bits."""
+    if isinstance(layer, Int8Linear):
+        return dequantize(layer.packed, layer.out_features, layer.in_features)
+    return stored_weight(layer)
