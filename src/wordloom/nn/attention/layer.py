@@ -11,7 +11,7 @@ import math
 import warnings
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -33,9 +33,6 @@ from wordloom.nn.attention.visibility import EVERYTHING, Visibility, causal_mask
 from wordloom.nn.linear import Linear, has_amx, product_dtype, widens
 from wordloom.nn.positions import apply_rotary
 
-if TYPE_CHECKING:  # the cache reads patterns
-    from wordloom.nn.cache.layers import LayerCache, LayerKeyValues, LayerState
-
 log = logging.getLogger(__name__)
 
 ATTENTION_BACKENDS: dict[str, SDPBackend | None] = {
@@ -53,6 +50,20 @@ FEW_KEYS = 512
 
 # Queries that read from a ring of a cache share a mask; more of them are taken in parts.
 QUERIES_AT_ONCE = 256
+
+
+class CachedKeys(Protocol):
+    """The cached keys and values of one layer: see :class:`wordloom.nn.cache.LayerKeyValues`."""
+
+    def append(
+        self, keys: Tensor, values: Tensor, visibility: Visibility
+    ) -> tuple[Tensor, Tensor, Visibility]: ...
+
+
+class CachedState(Protocol):
+    """The cached state of a layer with a Performer: see :class:`wordloom.nn.cache.LayerState`."""
+
+    state: tuple[Tensor, ...] | None
 
 
 def exact_attention(
@@ -153,12 +164,13 @@ class Attention(nn.Module):
         context: Tensor | tuple[Tensor, Tensor] | None = None,
         visibility: Visibility = EVERYTHING,
         rotary: tuple[Tensor, Tensor] | None = None,
-        cache: LayerCache | None = None,
+        cache: object = None,
     ) -> Tensor:
         """x [B, T, D] -> [B, T, H * E], the weighted means of values.
 
         ``context`` [B, S, C] gives the keys and values of cross-attention; a pair is the result of
-        :meth:`keys_values` for a context.  ``rotary`` is (cos, sin), each [B or 1, T, E/2].
+        :meth:`keys_values` for a context.  ``rotary`` is (cos, sin), each [B or 1, T, E/2].  ``cache`` is a
+        :class:`CachedKeys`, or for a Performer a :class:`CachedState`.
         """
         q = self.q_proj(x).unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)  # [B, H, T, E]
         if isinstance(context, tuple):
@@ -170,9 +182,9 @@ class Attention(nn.Module):
             k = apply_rotary(k, *rotary, layout=self.rotary_layout)
         visibility = visibility.through(self.pattern)
         if cache is not None and isinstance(self.pattern, Performer):
-            return self._continue(self.pattern, q, k, v, visibility, cast("LayerState", cache))
+            return self._continue(self.pattern, q, k, v, visibility, cast(CachedState, cache))
         if cache is not None:
-            k, v, visibility = cast("LayerKeyValues", cache).append(k, v, visibility)
+            k, v, visibility = cast(CachedKeys, cache).append(k, v, visibility)
         if visibility.key_positions is not None and q.shape[2] > QUERIES_AT_ONCE:
             out = self._attend_in_parts(q, k, v, visibility)
         else:
@@ -245,7 +257,7 @@ class Attention(nn.Module):
         return self.key_projection.weight, self.value_projection.weight
 
     def _continue(
-        self, kind: Performer, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, cache: LayerState
+        self, kind: Performer, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, cache: CachedState
     ) -> Tensor:
         """Attend from new tokens to those that the state in ``cache`` has, and update it."""
         before = cast("State | None", cache.state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,9 +12,16 @@ from torch import Tensor
 from wordloom.errors import ConfigError
 from wordloom.nn.attention.pattern import Pattern
 
-if TYPE_CHECKING:
-    from wordloom.nn.attention.setting import AttentionKind
-    from wordloom.nn.cache.lengths import RowLengths
+
+class Lengths(Protocol):
+    """The lengths of the rows of a cache: see :class:`wordloom.nn.cache.RowLengths`."""
+
+    longest: int
+
+    @property
+    def uniform(self) -> bool: ...
+    @property
+    def lengths(self) -> Tensor: ...
 
 
 def causal_mask(T: int, S: int, *, device: torch.device | None = None) -> Tensor:
@@ -53,10 +60,10 @@ class Visibility:
     _patterned: dict[Pattern, Visibility] = field(default_factory=dict, init=False, repr=False)
     _masks: dict[tuple[int, int], Tensor | None] = field(default_factory=dict, init=False, repr=False)
 
-    def through(self, pattern: AttentionKind | None) -> Visibility:
+    def through(self, pattern: object) -> Visibility:
         """Return these keys as far as ``pattern`` allows them, the same object at each call.
 
-        An approximation allows all.
+        An approximation, and None, allow all.
         """
         if not isinstance(pattern, Pattern):
             return self
@@ -185,7 +192,7 @@ def positions_and_visibility(
     *,
     attend: Tensor | None = None,
     documents: Tensor | None = None,
-    cache: RowLengths | None = None,
+    cache: Lengths | None = None,
 ) -> tuple[Tensor, Visibility]:
     """Return the positions [1 or B, T] of new ``tokens`` [B, T], and which keys their queries may see.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -12,11 +12,22 @@ from torch.nn import functional as F
 from wordloom.errors import GenerationError
 from wordloom.nn.attention.visibility import Visibility
 
-if TYPE_CHECKING:
-    from wordloom.nn.cache.keys_values import KeyValueCache
-
 SPARE_PLACES = 32
 """Further places of a ring: up to so many tokens can be read at once before, or truncated after."""
+
+
+class Owner(Protocol):
+    """The cache that a layer belongs to, which knows the lengths of the rows."""
+
+    n_rows: int
+    longest: int
+    capacity: int
+
+    @property
+    def uniform(self) -> bool: ...
+    @property
+    def lengths(self) -> Tensor: ...
+    def slots(self, T: int, device: torch.device) -> tuple[Tensor, Tensor]: ...
 
 
 class LayerCache:
@@ -37,7 +48,7 @@ class LayerKeyValues(LayerCache):
     the others are a ring of W + ``SPARE_PLACES``: a new token takes the place of the oldest.
     """
 
-    def __init__(self, cache: KeyValueCache, remembered: tuple[int, int] | None = None) -> None:
+    def __init__(self, cache: Owner, remembered: tuple[int, int] | None = None) -> None:
         self.cache = cache
         self.first = self.last = self.ring = 0
         self.bound: int | None = None
