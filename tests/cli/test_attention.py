@@ -90,6 +90,50 @@ def test_a_run_takes_another_pattern_and_says_so(
     assert load_config(first).attention == "full"
 
 
+def test_impossible_attention_is_refused_before_data_is_prepared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORDLOOM_CACHE", str(tmp_path / "cache"))
+    recipe = write_recipe(tmp_path, write_corpus(tmp_path))
+    for settings, says in (
+        (["model.attention=linformer:4"], "use it in BERT or RoBERTa"),
+        (
+            ["model.attention=performer:4", "model.dropout=0.1"],
+            "has no attention weights for a dropout of 0.1",
+        ),
+        (["model.attention=band:0"], "W of 'band:W' is a whole number from 1"),
+    ):
+        with pytest.raises(WordloomError, match=says):
+            train(recipe, settings, out=tmp_path / "out")
+        assert "order:" not in capsys.readouterr().err
+        assert not (tmp_path / "cache" / "tokens").exists()
+
+
+def test_approximations_from_training_to_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORDLOOM_CACHE", str(tmp_path / "cache"))
+    corpus = write_corpus(tmp_path)
+    first = train(
+        write_recipe(tmp_path, corpus), ["train.steps=2", "model.attention=performer:8,band:4", "model.attention_dropout=0"],
+        out=tmp_path / "first",
+    ).folder  # fmt: skip
+    assert json.loads((first / "config.json").read_text())["attention"] == "performer:8,band:4"
+    plain = loss_of(run("evaluate", first, corpus, "--json").stdout)
+    other = run("evaluate", first, corpus, "--attention", "performer:64", "--json").stdout
+    assert loss_of(other) != plain
+    assert "attention performer:64, and performer:8,band:4 in training" in other
+    shown = run("inspect", first, "parameters").stdout
+    assert "attention performer:8,band:4: as many operations as" in shown
+    assert run("inspect", first, "pattern", "--tokens", 3).stdout.splitlines()[1:4] == [
+        "██····", "████··", "██████"
+    ]  # fmt: skip
+    encoder = BertConfig(vocab_size=11, max_seq_len=16, dim=8, n_heads=2, n_layers=2, attention="linformer:3")
+    model = build(encoder).eval()
+    save_model(model, tmp_path / "bert")
+    again, tokens = load_model(tmp_path / "bert"), torch.randint(0, 11, (2, 9))
+    assert json.loads((tmp_path / "bert" / "config.json").read_text())["model_type"] == "wordloom-bert"
+    assert torch.equal(again(tokens).last_hidden_state, model(tokens).last_hidden_state)
+
+
 @pytest.mark.parametrize("merge", ["mean", "first", "random"])
 def test_heads_are_merged_as_asked(folder: Path, tmp_path: Path, merge: str) -> None:
     for name, before, after in (("llama", 4, 2), ("llama", 4, 1), ("grouped", 2, 1)):

@@ -19,6 +19,7 @@ from wordloom.recipe import Recipe, TrainSettings, load_recipe
 from wordloom.recipe.reading import shipped_recipes
 from wordloom.run.folder import RunFolder, resumed_recipe
 from wordloom.run.models.heads import HEADS
+from wordloom.run.tasks.building import check_attention
 from wordloom.run.tasks.causal import causal_task
 from wordloom.run.tasks.classifiers import classification_task
 from wordloom.run.tasks.head_task import head_task
@@ -184,6 +185,8 @@ def _build(
         progress.say(f"start       weights and tokenizer of {start}{instead}")
         if recipe.old_task is not None:
             check_old_head(start)
+    if resumed is None:
+        check_attention(recipe, start)
     task = TASKS[recipe.train.objective](recipe, start, progress)
     model = task.build_model()
     if recipe.old_task is None:

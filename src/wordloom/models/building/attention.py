@@ -7,9 +7,11 @@ from typing import Any
 
 from wordloom.errors import ConfigError
 from wordloom.models.building.build import config_from, skeleton
-from wordloom.models.families import MODELS, family_of
+from wordloom.models.checks import dropout_or
+from wordloom.models.families import MODELS, body_config, family_of
 from wordloom.models.task_model import TaskConfig
 from wordloom.nn import Attention
+from wordloom.nn.attention import Approximation
 
 
 def with_attention(config: Any, attention: str | list[str]) -> Any:
@@ -26,6 +28,18 @@ def with_attention(config: Any, attention: str | list[str]) -> Any:
             f"these have: {', '.join(able)}"
         )
     return config_from(family_of(config), **{**vars(config), "attention": attention})
+
+
+def check_attention_dropout(config: Any) -> None:
+    """Raise ConfigError for dropout of attention weights in a model with layers that compute none."""
+    body = body_config(config)
+    share = dropout_or(getattr(body, "attention_dropout", None), getattr(body, "dropout", 0.0))
+    for kind in getattr(body, "patterns", ()):
+        if isinstance(kind, Approximation) and share and not kind.drops_weights:
+            raise ConfigError(
+                f"attention '{kind}' has no attention weights for a dropout of {share:g}; set "
+                "model.attention_dropout = 0"
+            )
 
 
 def set_attention(model: Any, attention: str) -> None:

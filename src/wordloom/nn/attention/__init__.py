@@ -4,7 +4,6 @@ from wordloom.nn.attention.approximation import Approximation
 from wordloom.nn.attention.layer import (
     ATTENTION_BACKENDS,
     Attention,
-    check_dropout,
     exact_attention,
     running_kernel,
     set_attention_backend,
@@ -24,6 +23,6 @@ from wordloom.nn.attention.visibility import (
 __all__ = [
     "ATTENTION_BACKENDS", "EVERYTHING", "Approximation", "Attention", "AttentionKind", "Linformer",
     "LongformerAttention", "Nystrom", "Pattern", "Performer", "Projection", "Visibility", "causal_mask",
-    "check_dropout", "exact_attention", "patterns_of_layers", "positions_and_visibility", "running_kernel",
+    "exact_attention", "patterns_of_layers", "positions_and_visibility", "running_kernel",
     "set_attention_backend",
 ]  # fmt: skip

@@ -324,17 +324,6 @@ def set_attention_backend(model: nn.Module, backend: str) -> None:
             module.backend = backend
 
 
-def check_dropout(model: nn.Module) -> None:
-    """Raise ConfigError for dropout of attention weights in a layer that computes none."""
-    for module in model.modules():
-        kind = module.pattern if isinstance(module, Attention) else None
-        if isinstance(kind, Approximation) and module.dropout and not kind.drops_weights:
-            raise ConfigError(
-                f"attention '{kind}' has no attention weights for a dropout of {module.dropout:g}; set "
-                "model.attention_dropout = 0"
-            )
-
-
 def running_kernel(
     backend: str,
     *,

@@ -23,10 +23,10 @@ from wordloom.models import (
     encodes,
     family_of,
 )
-from wordloom.models.building.attention import with_attention
+from wordloom.models.building.attention import check_attention_dropout, with_attention
 from wordloom.models.task_model import BODIES, SUMMARIES
 from wordloom.nn import set_attention_backend
-from wordloom.nn.attention import check_dropout, running_kernel
+from wordloom.nn.attention import running_kernel
 from wordloom.nn.recurrent import CELLS
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe, TrainSettings
@@ -43,6 +43,7 @@ from wordloom.weights.saving import pads_with_end_token
 log = logging.getLogger(__name__)
 
 _HEAD = "head_dropout"  # the setting of [model] that belongs to the head
+_ANY_VOCABULARY = 1000  # stands for the tokenizer's, which does not exist yet
 _DECIDED = ("pooler", "masked_lm_head", "next_sentence_head")  # parts of a body that the task decides on
 
 
@@ -105,6 +106,25 @@ def takes_model_of_start(recipe: Recipe, start: Path | None) -> bool:
     return start is not None and recipe.model.keys() <= {"attention"}
 
 
+def check_attention(recipe: Recipe, start: Path | None) -> None:
+    """Raise ConfigError or RecipeError for attention that the recipe's model cannot have.
+
+    This is checked before data is prepared, which may take long.
+    """
+    attention = recipe.model.get("attention")
+    if attention is None:
+        return
+    if start is not None and takes_model_of_start(recipe, start):
+        config = with_attention(body_config(load_config(start)), attention)
+    else:
+        family, settings = model_settings(recipe)
+        if family not in MODELS:
+            return  # which is reported with the names of all
+        settings.pop(_HEAD, None)
+        config = config_from(family, **{"vocab_size": _ANY_VOCABULARY, **settings})
+    check_attention_dropout(config)
+
+
 def with_recipe_attention(recipe: Recipe, config: Any) -> Any:
     """Return ``config`` with the attention that the recipe names, if it names any."""
     attention = recipe.model.get("attention")
@@ -135,7 +155,6 @@ def new_model(
     elif start is not None:
         progress.say(start_from(model, start, extra_tokens=extra_tokens).lines())
     set_attention_backend(model, recipe.train.attention_backend)
-    check_dropout(model)
     return model
 
 

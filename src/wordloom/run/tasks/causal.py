@@ -16,7 +16,6 @@ from wordloom.evaluate.reading import tokenizer_name
 from wordloom.generate import Sampling, generate_text
 from wordloom.models import TaskConfig, body_config, encodes, family_of, translates
 from wordloom.nn import set_attention_backend
-from wordloom.nn.attention import check_dropout
 from wordloom.nn.recurrent import Recurrent
 from wordloom.objectives import objective
 from wordloom.progress import TrainingProgress
@@ -112,7 +111,6 @@ def _model(recipe: Recipe, tokenizer: Tokenizer, start: Path | None, progress: T
         return new_model(recipe, config, start, progress, whole=not has_head)
     model = load_model(start, dtype=torch.float32)
     set_attention_backend(model, recipe.train.attention_backend)
-    check_dropout(model)
     return model
 
 
