@@ -112,10 +112,8 @@ def test_impossible_attention_is_refused_before_data_is_prepared(
 def test_approximations_from_training_to_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORDLOOM_CACHE", str(tmp_path / "cache"))
     corpus = write_corpus(tmp_path)
-    first = train(
-        write_recipe(tmp_path, corpus), ["train.steps=2", "model.attention=performer:8,band:4", "model.attention_dropout=0"],
-        out=tmp_path / "first",
-    ).folder  # fmt: skip
+    settings = ["train.steps=2", "model.attention=performer:8,band:4", "model.attention_dropout=0"]
+    first = train(write_recipe(tmp_path, corpus), settings, out=tmp_path / "first").folder
     assert json.loads((first / "config.json").read_text())["attention"] == "performer:8,band:4"
     plain = loss_of(run("evaluate", first, corpus, "--json").stdout)
     other = run("evaluate", first, corpus, "--attention", "performer:64", "--json").stdout
@@ -126,12 +124,17 @@ def test_approximations_from_training_to_evaluation(tmp_path: Path, monkeypatch:
     assert run("inspect", first, "pattern", "--tokens", 3).stdout.splitlines()[1:4] == [
         "██····", "████··", "██████"
     ]  # fmt: skip
-    encoder = BertConfig(vocab_size=11, max_seq_len=16, dim=8, n_heads=2, n_layers=2, attention="linformer:3")
-    model = build(encoder).eval()
-    save_model(model, tmp_path / "bert")
-    again, tokens = load_model(tmp_path / "bert"), torch.randint(0, 11, (2, 9))
-    assert json.loads((tmp_path / "bert" / "config.json").read_text())["model_type"] == "wordloom-bert"
-    assert torch.equal(again(tokens).last_hidden_state, model(tokens).last_hidden_state)
+    for attention in ("linformer:3", "band:3", "nystrom:2"):
+        for has_head in (True, False):
+            model = build(BertConfig(
+                vocab_size=11, max_seq_len=16, dim=8, n_heads=2, n_layers=2, attention=attention,
+                masked_lm_head=has_head,
+            )).eval()  # fmt: skip
+            save_model(model, tmp_path / "bert", overwrite=True)
+            again, tokens = load_model(tmp_path / "bert"), torch.randint(0, 11, (2, 9))
+            kind = json.loads((tmp_path / "bert" / "config.json").read_text())["model_type"]
+            assert kind == "wordloom-bert"
+            assert torch.equal(again(tokens).last_hidden_state, model(tokens).last_hidden_state)
 
 
 @pytest.mark.parametrize("merge", ["mean", "first", "random"])

@@ -187,7 +187,10 @@ def renaming_of(config: Any, *, own: bool | None = None) -> Renaming:
         body = renaming_of(config.body, own=own)
         model_type = (form.written(config.body) or {}).get("model_type", form.model_type)
         return renaming_of_head(config, names, body, None if own else model_type)
-    tied = ("lm_head.weight", "token_embedding.weight") if getattr(config, "tie_embeddings", False) else None
+    ties = (
+        getattr(config, "tie_embeddings", False) and "lm_head.weight" in names
+    )  # an encoder may have no head
+    tied = ("lm_head.weight", "token_embedding.weight") if ties else None
     n_layers = getattr(config, "n_layers", 0)
     if form.written(config) is None if own is None else own:
         rows = [Row(name, (name,)) for name in names]
