@@ -1,7 +1,7 @@
 """Compare generation with transformers and llama.cpp: same weights, prompts, precision and threads.
 
     python benchmarks/decoding.py [--preset llama-125m | --run RUN] [--prompt 32] [--new 128] [--batch 1 8]
-                                  [--dtype fp32 bf16] [--rounds 5] [--threads N] [--profile]
+                                  [--dtype fp32 bf16 int8] [--rounds 5] [--threads N] [--profile]
 
 Rounds alternate.  Medians are printed, with one JSON line per batch size and precision.  A ``ratio`` is
 Wordloom's tokens per second divided by the other side's, including the prompt.  ``prefill_ms`` is the time to
@@ -9,8 +9,9 @@ the first token.  ``limit`` is the rate at which a step would only read every we
 bandwidth measured here.  ``--profile`` adds the time of each part of a Wordloom step.
 
 llama.cpp (``benchmarks/peers/install_llama_cpp.py``) runs LLaMAs in a process of its own, with matrices in
-BF16 beside our bf16 and in Q8_0.  ``--run`` takes a trained run instead of random weights; then the mean KL
-divergence to float32 and the share of equal likeliest tokens are measured on its validation text.
+BF16 beside our bf16 and in Q8_0.  Beside our 8 bits, transformers runs in bf16.  ``--run`` takes a trained
+run instead of random weights; then the mean KL divergence to float32 and the share of equal likeliest tokens
+are measured on its validation text.
 """
 
 from __future__ import annotations
@@ -37,11 +38,13 @@ from wordloom.generate import Sampling, steps
 from wordloom.generate.fast import accelerate
 from wordloom.kernels.threads import one_thread
 from wordloom.models import PRESETS, LlamaConfig, build
-from wordloom.weights import save_model
+from wordloom.models.building.quantized import quantize_model
+from wordloom.weights import load_model, save_model
 
 PEERS = Path(__file__).parent / "peers"
 TEXT_TOKENS = 256
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.bfloat16}  # of transformers' side
+BYTES = {"fp32": 4, "bf16": 2, "int8": 1 + 2 / 32}  # a weight
 
 
 def bandwidth(megabytes: int = 1024, rounds: int = 7) -> float:
@@ -94,13 +97,17 @@ def main() -> None:
             for kind, peer in peers.items():
                 report({"side": f"llama.cpp {kind}", **agreement(peer.logits(given), exact)})
         for name in given.dtype:
-            model, theirs = model.to(DTYPES[name]), theirs.to(DTYPES[name])
+            model, theirs = load_model(folder / "model"), theirs.to(DTYPES[name])
+            if name == "int8":
+                quantize_model(model)
+            else:
+                model = model.to(DTYPES[name])
             about = {"model": given.run or given.preset, "dtype": name}
             if given.run and name != "fp32":
                 report({"side": f"wordloom {name}", **agreement(text_logits(model, given), exact)})
             for B in given.batch:
                 cell = measure(model, theirs, peers, name, B, given)
-                limit = B * speed * 1e9 / (read * DTYPES[name].itemsize)
+                limit = B * speed * 1e9 / (read * BYTES[name])
                 line = {**about, "batch": B, "prompt": given.prompt, "new": given.new, **cell}
                 report({**line, "limit": round(limit)})
                 if given.profile:
@@ -133,7 +140,10 @@ class LlamaCpp:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         print(json.dumps(request), file=self.process.stdin, flush=True)
-        return json.loads(self.process.stdout.readline())
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise SystemExit("llama.cpp ended without an answer; its message stands above")
+        return json.loads(answer)
 
     def seconds(self, prompts: list[list[int]], new: int) -> float:
         return float(self.ask(prompts=prompts, new=new)["seconds"])

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PACKAGES = ["llama-cpp-python==0.3.36", "gguf==0.19.0"]
+PACKAGES = ["llama-cpp-python==0.3.36", "diskcache==5.6.3", "gguf==0.19.0"]
 
 
 def main() -> None:
