@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from tests.kernels.cases import size
 
+from wordloom.generate.fast.causal import kinds_of_layers
 from wordloom.kernels.decoding import leaves
 from wordloom.kernels.registers import LANES
+from wordloom.nn.attention import Pattern
 
 Floats = NDArray[Any]
 FLOATS, BITS = np.zeros(0, np.float32), np.zeros(0, np.uint16)
@@ -145,7 +148,38 @@ def attend(draw: Draw) -> None:
     close(out, expected)
 
 
-CASES = (project, rms_norm, layer_norm, activate, rotate, store_row, softmax, attend)
+PATTERNS = ("band:4", "dilated:3:2", "global:2+band:1", "block:5", "random:3:7", "full", "band:2+random:2:1")
+
+
+def attend_by_position(draw: Draw) -> None:
+    pattern = Pattern.parse(draw.rng.choice(PATTERNS), causal=True)
+    kinds = kinds_of_layers([pattern, Pattern.parse("band:1", causal=True)])[0]
+    position, E, heads = draw.size(60) - 1, draw.size(67), draw.size(4)
+    first, ring, places = 0, 0, position + 1
+    if pattern.remembered is not None:
+        first, ring = pattern.remembered[0], pattern.remembered[1] + draw.size(9)
+        places = min(places, first + ring)
+    (keys, k), (values, v) = draw.stored(draw.array(places, E)), draw.stored(draw.array(places, E))
+    q, out, head = draw.array(2, heads * E), draw.array(2, heads * E), draw.rng.randrange(heads)
+    stored = np.arange(places)  # the position of the key in each place
+    if ring and position >= first + ring:
+        for p in range(first + ring, position + 1):
+            stored[first + (p - first) % ring] = p
+    seen = pattern.allowed(torch.tensor(position), torch.from_numpy(stored), position + 1).numpy()
+    expected, columns = out.astype(np.float64), slice(head * E, (head + 1) * E)
+    weights = np.exp(0.2 * (k[seen] @ q[1, columns]))
+    expected[1, columns] = weights @ v[seen] / weights.sum()
+    buffer = draw.array(-(-places // LANES) * LANES)
+    leaves.attend_by_position(
+        out, q, 1, head, E, keys.ctypes.data, values.ctypes.data, position, first, ring, kinds, 0.2, buffer,
+        draw.like,
+    )  # fmt: skip
+    close(out, expected)
+
+
+CASES = (
+    project, rms_norm, layer_norm, activate, rotate, store_row, softmax, attend, attend_by_position,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)

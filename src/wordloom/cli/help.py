@@ -75,6 +75,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "inspect pattern": ("inspect runs/llama pattern --plot pattern.png",),
     "inspect attention": ('inspect runs/llama attention --prompt "The cat sat" --plot heads.png',),
     "inspect alignment": ('inspect runs/translation alignment "Ein Hund." --plot alignment.svg',),
+    "inspect positions": ("inspect runs/llama positions --attention full --attention band:64",),
     "inspect gradients": ("inspect runs/lstm gradients --file book.txt --beside runs/gru",),
     "inspect lengths": ("inspect runs/translation lengths --file test.de --targets test.en",),
     "inspect top-words": ("inspect runs/reviews top-words --top-k 20",),

@@ -25,14 +25,12 @@ from torch import Tensor
 from wordloom.errors import GenerationError
 from wordloom.generate.conditioned import Conditioned
 from wordloom.generate.fast import Accelerated, accelerate
-from wordloom.generate.fast.causal import FastModel
 from wordloom.kernels.threads import one_thread
 from wordloom.models import generation_limit
 from wordloom.nn.cache import SPARE_PLACES, KeyValueCache
 from wordloom.nn.evaluating import evaluating
 from wordloom.nn.memory import Memory
 
-NARROWEST = 16  # elements of a vector that has the same bits however many rows are computed at once
 PREFILL_TOKENS = 4096  # longer prompts pass in pieces, which bounds activations and masks
 
 
@@ -134,14 +132,13 @@ class Decoder:
         """Return how many tokens after its last one :meth:`step_with_drafts` can take for each row.
 
         0 where a step computes logits with other bits than a step with drafts: without a compiled program,
-        in models so narrow that the programs round by the number of rows, and where rows have not been read.
+        and where rows have not been read.
         """
-        fits = isinstance(self.model, FastModel) and isinstance(self.cache, KeyValueCache)
-        fits = fits and self.model.config.dim >= NARROWEST
+        fits = isinstance(self.model, Accelerated) and isinstance(self.cache, KeyValueCache)
         if not fits or self._unread or self.cache.has_states:
             return 0
         room = SPARE_PLACES if self.window is None else self.window - max(map(len, self.rows))
-        return max(0, min(self.model.most_rows // len(self.rows) - 1, SPARE_PLACES, room))
+        return max(0, min(self.model.most_alike // len(self.rows) - 1, SPARE_PLACES, room))
 
     def step_with_drafts(self, drafts: Sequence[Sequence[int]]) -> Tensor:
         """Return the logits [B, K + 1, V] float32 after each row and after each token of its draft.

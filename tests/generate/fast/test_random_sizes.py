@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.generate.random_models import LONGEST, WITH_PROGRAMS, model_of, reader_of
 
 from wordloom.generate import Conditioned
-from wordloom.generate.decoder import NARROWEST, next_logits
+from wordloom.generate.decoder import next_logits
 from wordloom.generate.fast import Accelerated, accelerate, causal, transformer
 from wordloom.generate.fast.threads import Threads
 
@@ -92,7 +92,7 @@ def test_neither_other_rows_nor_tokens_at_once_change_a_bit(family: str, dtype: 
     @settings(max_examples=10, deadline=None)
     @given(config=WITH_PROGRAMS[family], seed=st.integers(0, 2**31), data=st.data())
     def hold(config: Any, seed: int, data: st.DataObject) -> None:
-        assume(config.dim >= NARROWEST)  # norms of narrower rows are computed for several rows at once
+        assume(config.dim >= causal.NARROWEST)  # norms of narrower rows are computed for several rows at once
         program, n = accelerate(model_of(config, seed).to(dtype)), LONGEST
         assert isinstance(program, Accelerated)
         tokens = torch.randint(config.vocab_size, (5, n), generator=torch.Generator().manual_seed(seed))

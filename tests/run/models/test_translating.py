@@ -343,7 +343,7 @@ def test_early_stopping_and_dtype_at_the_command(folder, translator):
         (["--temperature", "1", "--beams", "5"], "without a beam search: leave out --beams"),
         (["--max-new-tokens", "300"], "max_new_tokens 300: this model writes at most 15, as its max_seq_len"),
         (["--max-new-tokens", "16", "--temperature", "1"], "max_new_tokens 16: this model writes at most 15"),
-        (["--dtype", "int8"], "unknown dtype 'int8'"),
+        (["--dtype", "int4"], "unknown dtype 'int4'"),
     ],
 )
 def test_options_that_do_nothing_here_are_refused(folder, options, says):

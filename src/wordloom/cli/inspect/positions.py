@@ -37,7 +37,7 @@ def command(
     force: options.FORCE = False,
     json: options.JSON = False,
 ) -> None:
-    """Show bits per byte by the number of tokens that the model has read before."""
+    """Show bits per byte by the number of tokens read before."""
     from wordloom.inspect.score_plots import draw_positions
 
     check_plot(ctx, plot, force=force)

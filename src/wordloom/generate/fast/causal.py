@@ -37,6 +37,7 @@ FLOAT32_ROWS = 32
 BFLOAT16_ROWS = 24
 AMX_BFLOAT16_ROWS = 8
 WIDENED_BFLOAT16_ROWS = 96  # where PyTorch first converts all weights to float32
+NARROWEST = 16
 INT8_ROWS = 96  # as many: the modules widen all weights
 
 
@@ -66,6 +67,11 @@ class FastModel(Accelerated):
         self.addresses = np.empty((0, 2), dtype=np.int64)
         self.places = np.empty((0, 3), dtype=np.int64)  # see kernels.decoding.causal.NewTokens
         self.kinds = np.empty((0, 0, 3), dtype=np.int64)
+
+    @property
+    def most_alike(self) -> int:  # type: ignore[override]
+        """See :class:`Accelerated`; a norm of a narrow row is computed for several rows at once."""
+        return self.most_rows if self.config.dim >= NARROWEST else 1
 
     def _most_rows(self) -> int:
         """Return the largest number of tokens computed at once for which a program is faster."""

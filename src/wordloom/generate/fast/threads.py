@@ -19,7 +19,14 @@ WEIGHTS_PER_THREAD = 2_000_000  # with fewer, waiting for one another costs more
 
 
 class Accelerated:
-    """A model that decodes by compiled programs."""
+    """A model that decodes by compiled programs.
+
+    Attributes:
+        most_alike: The largest number of tokens at once of which each gets the bits that it would get alone;
+            1: a program takes one token of a row.
+    """
+
+    most_alike = 1
 
 
 class Threads:
