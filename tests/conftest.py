@@ -6,6 +6,7 @@ import functools
 import gc
 import multiprocessing
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -174,3 +175,14 @@ def forked() -> Iterator[Callable[..., Forked]]:
 def command() -> Callable[..., subprocess.CompletedProcess]:
     """A function that runs ``wordloom ARGUMENTS`` to its end."""
     return lambda *arguments, **more: Forked(*arguments, **more).completed()
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    """Random numbers that differ in each run; torch draws by the same seed."""
+    import torch
+
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")  # shown when the test fails
+    torch.manual_seed(seed)
+    return random.Random(seed)

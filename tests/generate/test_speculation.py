@@ -44,14 +44,6 @@ class Oracle:
         return drafted
 
 
-@pytest.fixture
-def rng() -> random.Random:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")  # shown when the test fails
-    torch.manual_seed(seed)
-    return random.Random(seed)
-
-
 def a_model(rng: random.Random, attention: str, *, wide: bool = False) -> Any:
     heads = 3 if wide else rng.choice([1, 2, 3])
     head_dim = rng.choice([8, 18] if wide else [2, 6, 8, 18])

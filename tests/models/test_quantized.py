@@ -30,14 +30,6 @@ from wordloom.weights import save_model
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def rng() -> random.Random:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")  # shown when the test fails
-    torch.manual_seed(seed)
-    return random.Random(seed)
-
-
 def twin(weight: Tensor) -> Tensor:
     """Return what weight [N, K] stands for in 8 bits, group by group."""
     found = torch.zeros_like(weight)

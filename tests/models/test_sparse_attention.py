@@ -61,14 +61,6 @@ def close(found: Tensor, wanted: Tensor, where: str) -> None:
     torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4, msg=lambda m: f"{where}: {m}")
 
 
-@pytest.fixture
-def rng() -> random.Random:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")  # shown when the test fails
-    torch.manual_seed(seed)
-    return random.Random(seed)
-
-
 @torch.no_grad()
 def test_causal_models_in_one_pass_and_in_chunks(rng: random.Random) -> None:
     for pattern in PATTERNS * 4:

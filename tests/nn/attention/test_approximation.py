@@ -30,14 +30,6 @@ from wordloom.nn.attention.low_rank import pseudo_inverse
 from wordloom.nn.attention.performer import CHUNK, orthogonal_features
 
 
-@pytest.fixture
-def rng() -> random.Random:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")  # shown when the test fails
-    torch.manual_seed(seed)
-    return random.Random(seed)
-
-
 def attention(kind: Any, *, dim: int = 12, n_heads: int = 3, n_kv_heads: int | None = None) -> Attention:
     return Attention(dim=dim, n_heads=n_heads, n_kv_heads=n_kv_heads, pattern=kind).eval()
 

@@ -59,6 +59,8 @@ class FastModel(Accelerated):
         self.dtype = kept_dtype(self.model)
         self.cache_dtype = torch.float32 if self.dtype == torch.int8 else self.dtype
         self.most_rows = self._most_rows()
+        # a norm of a narrow row is computed for several rows at once
+        self.most_alike = self.most_rows if self.config.dim >= NARROWEST else 1
         self.length = 0  # positions for which there are rotary angles and buffers
         self.buffers: dict[int, Any] = {}  # by the number of tokens computed at once
         self.logits = np.empty((0, 0), dtype=np.float32)
@@ -67,11 +69,6 @@ class FastModel(Accelerated):
         self.addresses = np.empty((0, 2), dtype=np.int64)
         self.places = np.empty((0, 3), dtype=np.int64)  # see kernels.decoding.causal.NewTokens
         self.kinds = np.empty((0, 0, 3), dtype=np.int64)
-
-    @property
-    def most_alike(self) -> int:  # type: ignore[override]
-        """See :class:`Accelerated`; a norm of a narrow row is computed for several rows at once."""
-        return self.most_rows if self.config.dim >= NARROWEST else 1
 
     def _most_rows(self) -> int:
         """Return the largest number of tokens computed at once for which a program is faster."""

@@ -163,7 +163,8 @@ class DecoderCache(KeyValueCache):
         elif other.n_sources:
             for cache in (self, other):
                 cache._repeat_sources()
-            S = max(cache.layers[0].source[0].shape[2] for cache in (self, other))  # type: ignore[index]
+            sources = [cache.layers[0].source for cache in (self, other)]
+            S = max(source[0].shape[2] for source in sources if source is not None)
             self.source_attend = torch.cat([cache._padded_attend(S) for cache in (self, other)])
             for layer, added in zip(self.layers, other.layers, strict=True):
                 assert layer.source is not None

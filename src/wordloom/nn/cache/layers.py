@@ -31,7 +31,7 @@ class Owner(Protocol):
 
 
 class LayerCache:
-    """What the cache of one layer stores.
+    """The cache of one layer.
 
     Attributes:
         source: The keys and values of a decoder's source, each ``[N, K, S, E]``, from the first token on.
