@@ -48,11 +48,11 @@ def at_places(which, out, places, n, offset, x, D):
 
 
 @njit
-def tiled(which, like, weight, row, scales, there, x, K, out, out_row, out_column, add):
+def tiled(which, like, weight, row, there, x, K, out, out_row, out_column, add):
     if which == 0:
-        _one(like, weight, row, scales, there, x, K, out, out_row, out_column, add)
+        _one(like, weight, row, there, x, K, out, out_row, out_column, add)
     else:
-        _several(like, weight, row, scales, there, x, K, out, out_row, out_column, add)
+        _several(like, weight, row, there, x, K, out, out_row, out_column, add)
 
 
 @njit
@@ -148,7 +148,7 @@ def tiles(rng: random.Random, drawn: Drawn, memory: Memory) -> None:
     out, at_out = memory.draw(tokens, there)
     weight = np.stack([flat[j * step : j * step + K] for j in range(there)])
     wanted = x @ weight.T + (out if add else 0)
-    tiled(which, BITS if low else FLOATS, at_weight, step, 0, there, at_x, K, at_out, there, 1, add)
+    tiled(which, BITS if low else FLOATS, at_weight, step, there, at_x, K, at_out, there, 1, add)
     close(out, wanted)
 
 

@@ -15,8 +15,10 @@ from tests.kernels.cases import size
 
 from wordloom.generate.fast.causal import kinds_of_layers
 from wordloom.kernels.decoding import leaves
+from wordloom.kernels.integer_products import narrowed_bytes
 from wordloom.kernels.registers import LANES
 from wordloom.nn.attention import Pattern
+from wordloom.nn.quantized import dequantize, narrowed, quantize
 
 Floats = NDArray[Any]
 FLOATS, BITS = np.zeros(0, np.float32), np.zeros(0, np.uint16)
@@ -61,6 +63,25 @@ def project(draw: Draw) -> None:
     for thread in range(threads):
         leaves.project(out, x, weight.ctypes.data, bias, add, draw.like, thread, threads)
     close(out, expected)
+
+
+def project_integers(draw: Draw) -> None:
+    R, K, N, threads = draw.size(19), draw.size(600), draw.size(130), draw.size(5)
+    x, out, add = draw.array(R, K), draw.array(R, N), draw.rng.random() < 0.5
+    x *= 10.0 ** draw.numbers.integers(-3, 3, size=K)
+    packed = quantize(torch.from_numpy(draw.array(N, K)))
+    bias = draw.array(draw.rng.choice([0, N]))
+    near, wide = narrowed(torch.from_numpy(x)).double(), dequantize(packed, N, K).double()
+    more = (bias if len(bias) else 0.0) + (out if add else 0.0)
+    expected = (near @ wide.T).numpy() + more
+    for thread in range(threads):
+        room = np.full(R * narrowed_bytes(K), 255, np.uint8)
+        leaves.project_integers(out, x, packed.data_ptr(), bias, add, room, thread, threads)
+    # a number between two steps of 16 bits may be rounded to either
+    step = (near.abs().amax() / 32767 * wide.abs().amax()).item()
+    np.testing.assert_array_less(
+        np.abs(out - expected), 1e-5 * (near.abs() @ wide.abs().T).numpy() + step + 1e-4
+    )
 
 
 def rms_norm(draw: Draw) -> None:
@@ -178,7 +199,8 @@ def attend_by_position(draw: Draw) -> None:
 
 
 CASES = (
-    project, rms_norm, layer_norm, activate, rotate, store_row, softmax, attend, attend_by_position,
+    project, project_integers, rms_norm, layer_norm, activate, rotate, store_row, softmax, attend,
+    attend_by_position,
 )  # fmt: skip
 
 

@@ -5,8 +5,7 @@ Tensors are given by address; ``like`` (:mod:`wordloom.kernels.memory`) says how
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
@@ -21,10 +20,6 @@ _intrinsic: Any = intrinsic
 _CPointer: Any = types.CPointer
 
 
-GROUP = 32
-"""The weights in 8 bits that share a scale; a row is filled up with zeros to a multiple."""
-
-
 def tile(tokens: int, rows: int, ahead: int = 0) -> Any:
     """Make a kernel for the products of ``tokens`` rows of x with ``rows`` rows of a weight.
 
@@ -34,66 +29,44 @@ def tile(tokens: int, rows: int, ahead: int = 0) -> Any:
     """
 
     def tile_kernel(
-        w: VectorWriter, like: Any, weight: int, weight_row: int, scales: int, there: int, x: int, K: int,
-        out: int, out_row: int, out_column: int, add: bool,
+        w: VectorWriter, like: Any, weight: int, weight_row: int, there: int, x: int, K: int, out: int,
+        out_row: int, out_column: int, add: bool,
     ) -> None:  # fmt: skip
         """out [tokens, rows] (+)= float32 x [tokens, K] times rows of K elements at ``weight``.
 
         The next row of the weight follows after ``weight_row`` elements, the next row and column of ``out``
         after ``out_row`` and ``out_column``.  Only the first ``there`` rows exist; no others are written.
-
-        A weight in 8 bits has at ``scales`` a bfloat16 for each group of 32 elements; other weights ignore
-        it.  It is widened and scaled in registers, so a product has the bits that it would have with the
-        float32 numbers that the weight stands for.
         """
-        stored = w.pointer(weight, like)
-        places = [w.builder.mul(j, weight_row) for j in _existing(w, there, rows)]
-        weights = [w.at(stored, place) for place in places]
-        side = _scaled(w, weights, scales, places) if like == ir.IntType(8) else _plain(w, weights)
-        _write_products(w, side, ahead, tokens, there, x, K, out, out_row, out_column, add)
+        b, stored = w.builder, w.pointer(weight, like)
+        weights = [w.at(stored, b.mul(j, weight_row)) for j in existing_rows(w, there, rows)]
+        xs = [w.at(w.pointer(x), b.mul(w.number(t), K)) for t in range(tokens)]
+        pairs = [(t, j) for t in range(tokens) for j in range(rows)]
+        sums = dict(zip(pairs, w.variables(len(pairs)), strict=True))
+        w.zeroed(list(sums.values()))
+        whole = b.and_(K, w.number(-LANES))
+        with w.steps(w.number(0), whole, LANES) as (k, _):
+            if ahead:
+                later = b.add(k, w.number(ahead))
+                for row in weights:
+                    write_prefetch(b, w.at(row, later))
+            vectors = [w.load(row, k) for row in weights]
+            for t in range(tokens):
+                value = w.load(xs[t], k)
+                for j in range(rows):
+                    b.store(w.multiply_add(vectors[j], value, b.load(sums[t, j])), sums[t, j])
+        totals = dict(zip(pairs, w.variables(len(pairs), ir.FloatType()), strict=True))
+        for pair in pairs:
+            b.store(w.total(b.load(sums[pair])), totals[pair])
+        with w.steps(whole, K, 1) as (k, _):
+            for t, j in pairs:
+                value, element = w.one(xs[t], k), w.one(weights[j], k)
+                b.store(w.multiply_add(element, value, b.load(totals[t, j])), totals[t, j])
+        write_out(w, {pair: b.load(totals[pair]) for pair in pairs}, there, out, out_row, out_column, add)
 
     return vector_kernel(tile_kernel)
 
 
-class _Side(NamedTuple):
-    """The rows of a weight, as the code of a product reads them.
-
-    Attributes:
-        rows: Pointers to the rows.
-        step: The elements that ``vectors(k)`` yields from element k on, a list of a vector for each row.
-        element: ``element(j, k)`` is element k of row j as float32.
-    """
-
-    rows: list[Any]
-    step: int
-    vectors: Callable[[Any], Iterator[list[Any]]]
-    element: Callable[[int, Any], Any]
-
-
-def _plain(w: VectorWriter, rows: list[Any]) -> _Side:
-    def vectors(k: Any) -> Iterator[list[Any]]:
-        yield [w.load(row, k) for row in rows]
-
-    return _Side(rows, LANES, vectors, lambda j, k: w.one(rows[j], k))
-
-
-def _scaled(w: VectorWriter, rows: list[Any], scales: Any, places: list[Any]) -> _Side:
-    b, group, table = w.builder, w.number(GROUP), w.pointer(scales, ir.IntType(16))
-    factors = [w.at(table, b.udiv(place, group)) for place in places]
-
-    def vectors(k: Any) -> Iterator[list[Any]]:
-        number = b.udiv(k, group)
-        scale = [w.repeated(w.one(row, number)) for row in factors]
-        for u in range(GROUP // LANES):
-            yield [b.fmul(w.load(row, k, u), scale[j]) for j, row in enumerate(rows)]
-
-    def element(j: int, k: Any) -> Any:
-        return b.fmul(w.one(rows[j], k), w.one(factors[j], b.udiv(k, group)))
-
-    return _Side(rows, GROUP, vectors, element)
-
-
-def _existing(w: VectorWriter, there: Any, rows: int) -> list[Any]:
+def existing_rows(w: VectorWriter, there: Any, rows: int) -> list[Any]:
     """Return the numbers of ``rows`` rows, of which the first ``there`` exist; the last stands for others."""
     last = w.builder.sub(there, w.number(1))
     return [
@@ -102,40 +75,17 @@ def _existing(w: VectorWriter, there: Any, rows: int) -> list[Any]:
     ]
 
 
-def _write_products(
-    w: VectorWriter, side: _Side, ahead: int, tokens: int, there: Any, x: Any, K: Any, out: Any, out_row: Any,
-    out_column: Any, add: Any,
+def write_out(
+    w: VectorWriter, totals: dict[tuple[int, int], Any], there: Any, out: Any, out_row: Any, out_column: Any,
+    add: Any,
 ) -> None:  # fmt: skip
-    """Write the code of a product; see :func:`tile`.  The order of additions is the same in every kernel."""
-    b, rows = w.builder, len(side.rows)
-    xs = [w.at(w.pointer(x), b.mul(w.number(t), K)) for t in range(tokens)]
-    pairs = [(t, j) for t in range(tokens) for j in range(rows)]
-    sums = dict(zip(pairs, w.variables(len(pairs)), strict=True))
-    w.zeroed(list(sums.values()))
-    whole = b.and_(K, w.number(-side.step))
-    with w.steps(w.number(0), whole, side.step) as (k, _):
-        if ahead:
-            later = b.add(k, w.number(ahead))
-            for row in side.rows:
-                write_prefetch(b, w.at(row, later))
-        for u, vectors in enumerate(side.vectors(k)):
-            for t in range(tokens):
-                value = w.load(xs[t], k, u)
-                for j in range(rows):
-                    b.store(w.multiply_add(vectors[j], value, b.load(sums[t, j])), sums[t, j])
-    totals = dict(zip(pairs, w.variables(len(pairs), ir.FloatType()), strict=True))
-    for pair in pairs:
-        b.store(w.total(b.load(sums[pair])), totals[pair])
-    with w.steps(whole, K, 1) as (k, _):
-        for t, j in pairs:
-            value, element = w.one(xs[t], k), side.element(j, k)
-            b.store(w.multiply_add(element, value, b.load(totals[t, j])), totals[t, j])
+    """Write code that stores the total of each token and row, or adds it; see :func:`tile`."""
+    b = w.builder
     (nowhere,) = w.variables(1, ir.FloatType())
-    for t, j in pairs:
+    for (t, j), total in totals.items():
         place_in_out = b.add(b.mul(w.number(t), out_row), b.mul(w.number(j), out_column))
         exists = b.icmp_signed("<", w.number(j), there)
         place = b.select(exists, w.at(w.pointer(out), place_in_out), nowhere)
-        total = b.load(totals[t, j])
         b.store(b.select(add, b.fadd(b.load(place), total), total), place)
 
 
@@ -188,17 +138,17 @@ def products(g: int, x: int, m: int, t: int, n: int, S: int) -> None:
     while r + 4 <= m:
         for c in range(0, n, 2):
             place = g + 4 * (r * n + c)
-            _four_by_two(FLOAT, t + 4 * c * S, S, 0, min(2, n - c), x + 4 * r * S, S, place, n, 1, False)
+            _four_by_two(FLOAT, t + 4 * c * S, S, min(2, n - c), x + 4 * r * S, S, place, n, 1, False)
         r += 4
     if r + 2 <= m:
         for c in range(0, n, 4):
             place = g + 4 * (r * n + c)
-            _two_by_four(FLOAT, t + 4 * c * S, S, 0, min(4, n - c), x + 4 * r * S, S, place, n, 1, False)
+            _two_by_four(FLOAT, t + 4 * c * S, S, min(4, n - c), x + 4 * r * S, S, place, n, 1, False)
         r += 2
     if r < m:
         for c in range(0, n, 4):
             place = g + 4 * (r * n + c)
-            _one_by_four(FLOAT, t + 4 * c * S, S, 0, min(4, n - c), x + 4 * r * S, S, place, n, 1, False)
+            _one_by_four(FLOAT, t + 4 * c * S, S, min(4, n - c), x + 4 * r * S, S, place, n, 1, False)
 
 
 @_intrinsic

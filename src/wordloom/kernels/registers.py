@@ -22,7 +22,12 @@ _features = dict(llvm.get_host_cpu_features())
 LANES = 16 if _features.get("avx512f") else 8  # floats in a vector register
 _FUSED = bool(_features.get("fma") or _features.get("avx512f") or _features.get("neon"))  # multiply and add
 
-_F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+# the processor's own sum of two products, which the compiler does not always find
+_PAIRS = {8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}[LANES]
+if not _features.get("avx512bw" if LANES == 16 else "avx2"):
+    _PAIRS = ""
+
+_F32, _I16, _I32, _I64 = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _VECTOR = ir.VectorType(_F32, LANES)
 _cgutils: Any = cgutils
 _intrinsic: Any = intrinsic
@@ -115,6 +120,32 @@ class VectorWriter:
         first = self.builder.insert_element(undefined, value, ir.Constant(_I32, 0))
         mask = ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES)
         return self.builder.shuffle_vector(first, undefined, mask)
+
+    # -- integers ----------------------------------------------------------------------------------------
+
+    def sixteen_bits(self, pointer: Any, k: Any, u: int) -> Any:
+        """Load vector u after element k: 2 * LANES signed integers of 8 or 16 bits, as 16."""
+        kind = pointer.type.pointee
+        place = self.at(pointer, self.builder.add(k, self.number(u * 2 * LANES)))
+        place = self.builder.bitcast(place, ir.VectorType(kind, 2 * LANES).as_pointer())
+        value = self.builder.load(place, align=kind.width // 8)
+        return value if kind == _I16 else self.builder.sext(value, ir.VectorType(_I16, 2 * LANES))
+
+    def pairs_of_products(self, a: Any, b: Any) -> Any:
+        """Return the sums of each two neighbouring products of 16-bit integers: LANES integers of 32 bits."""
+        wide = ir.VectorType(_I32, LANES)
+        if _PAIRS:
+            return self._call(_PAIRS, wide, a, b)
+        whole = ir.VectorType(_I32, 2 * LANES)
+        products = self.builder.mul(self.builder.sext(a, whole), self.builder.sext(b, whole))
+        undefined, both = ir.Constant(whole, ir.Undefined), []
+        for odd in (0, 1):
+            places = ir.Constant(wide, list(range(odd, 2 * LANES, 2)))
+            both.append(self.builder.shuffle_vector(products, undefined, places))
+        return self.builder.add(*both)
+
+    def as_floats(self, integers: Any) -> Any:
+        return self.builder.sitofp(integers, _VECTOR)
 
     # -- variables and loops -----------------------------------------------------------------------------
 

@@ -1,8 +1,10 @@
 """Weights in 8 bits: groups of 32 signed integers with a scale each, made from a model's float weights.
 
 A weight is the product of its integer and the scale of its group.  The scale is a bfloat16, and the largest
-number of a group is 127 scales or a little less.  With the scales, a weight takes 8.5 bits.  Activations stay
-float32, so quantization rounds the weights and nothing else.
+number of a group is 127 scales or a little less.  With the scales, a weight takes 8.5 bits.
+
+A product with such a weight takes its other factor in groups of 16-bit integers (:func:`narrowed`), so that
+compiled programs multiply integers.  This rounding is some hundred times finer than that of the weights.
 """
 
 from __future__ import annotations
@@ -41,6 +43,18 @@ def dequantize(packed: Tensor, N: int, K: int, rows: Tensor | None = None) -> Te
     return wide.flatten(-2)[..., :K]
 
 
+def narrowed(x: Tensor) -> Tensor:
+    """Return x [.., K] rounded to groups of 32 integers of 16 bits, the largest being 32,767, as float32.
+
+    A group with NaN or infinity becomes NaN; one with nothing above 1e-30 becomes zeros.
+    """
+    K = x.shape[-1]
+    groups = F.pad(x.float(), (0, -K % GROUP)).reshape(*x.shape[:-1], -1, GROUP)
+    top = groups.abs().amax(dim=-1, keepdim=True)
+    integers = (groups * torch.where(top < 1e-30, 0, 32767 / top)).round()
+    return (integers * (top / 32767)).flatten(-2)[..., :K]
+
+
 class Int8Linear(nn.Module):
     """x [.., in] -> x weight^T + bias [.., out] with a weight in 8 bits, which is widened at each call.
 
@@ -59,7 +73,7 @@ class Int8Linear(nn.Module):
         """x [.., in] -> [.., out]."""
         weight = dequantize(self.packed, self.out_features, self.in_features)
         bias = None if self.bias is None else self.bias.float()
-        return F.linear(x.float(), weight, bias).to(x.dtype)
+        return F.linear(narrowed(x), weight, bias).to(x.dtype)
 
 
 class Int8Embedding(nn.Module):

@@ -23,6 +23,8 @@ from wordloom.generate.fast.weights import (
 )
 from wordloom.kernels.decoding import causal as programs
 from wordloom.kernels.decoding import leaves
+from wordloom.kernels.integer_products import narrowed_bytes
+from wordloom.kernels.threads import one_thread
 from wordloom.models import MODELS, GPTConfig, LlamaConfig
 from wordloom.models.checks import positions_within
 from wordloom.nn import GatedFeedForward, KeyValueCache
@@ -148,7 +150,7 @@ class FastModel(Accelerated):
         out = self.logits[: len(x)]
         self.threads.run(
             programs.head, self.weights.like, self.head.data_ptr(), self.head_bias, out,
-            np.ascontiguousarray(x.float().numpy()), self.threads.count,
+            np.ascontiguousarray(x.float().numpy()), self._narrowed(len(x), D), self.threads.count,
         )  # fmt: skip
         return torch.from_numpy(out).view(*hidden.shape[:-1], -1)
 
@@ -210,7 +212,8 @@ class FastModel(Accelerated):
         rows[:, :, 0] = np.arange(B)[:, None]
         starts = cache.longest if cache.uniform else cache.lengths.numpy()[:, None]
         rows[:, :, 1] = starts + np.arange(T)
-        x.copy_(self._embeddings(tokens, torch.from_numpy(rows[:, :, 1]), cache.longest + T - 1))
+        with one_thread():
+            x.copy_(self._embeddings(tokens, torch.from_numpy(rows[:, :, 1]), cache.longest + T - 1))
         new = programs.NewTokens(addresses, self.places, self.kinds, rows.reshape(B * T, 2))
         with compiling(self.program):
             self.threads.run(self.program, self.weights, new, buffers)
@@ -239,7 +242,14 @@ class FastModel(Accelerated):
         arrays = {name: np.zeros((R, width), dtype=np.float32) for name, width in widths.items()}
         normed = np.zeros((self.threads.count, R, dim), dtype=np.float32)
         scores = np.zeros((self.threads.count, whole_vectors(self.length)), dtype=np.float32)
-        return programs.Buffers(**arrays, normed=normed, scores=scores)
+        narrowed = self._narrowed(R, max(widths.values()))
+        return programs.Buffers(**arrays, normed=normed, scores=scores, narrowed=narrowed)
+
+    def _narrowed(self, R: int, K: int) -> np.ndarray | None:
+        """Return room for each thread's inputs [R, K] in 16 bits, if the weights have 8 bits."""
+        if self.dtype != torch.int8:
+            return None
+        return np.zeros((self.threads.count, R * narrowed_bytes(K)), dtype=np.uint8)
 
     def _read_weights(self) -> Any:
         """Return the model as the programs see it."""

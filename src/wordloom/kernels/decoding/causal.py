@@ -17,6 +17,7 @@ from wordloom.kernels.decoding.leaves import (
     attend_by_position,
     layer_norm,
     project,
+    project_integers,
     rms_norm,
     rotate,
     share,
@@ -70,6 +71,18 @@ class Buffers(NamedTuple):
     gate: np.ndarray  # [R, F], gated feed-forwards only
     normed: np.ndarray  # [threads, R, D]
     scores: np.ndarray  # [threads, S]
+    narrowed: np.ndarray | None  # [threads, bytes of the widest input in 16 bits] for weights in 8 bits
+
+
+@program
+def _project(
+    out: Any, x: Any, matrix: int, bias: Any, add: bool, like: Any, narrowed: Any, thread: int, threads: int
+) -> None:
+    """out (+)= x @ matrix^T + bias; the compiler knows whether ``narrowed`` is None, so one branch stays."""
+    if narrowed is None:
+        project(out, x, matrix, bias, add, like, thread, threads)
+    else:
+        project_integers(out, x, matrix, bias, add, narrowed[thread], thread, threads)
 
 
 @program
@@ -80,9 +93,9 @@ def _self_attention(
     threads, H, K, E = buffers.normed.shape[0], w.heads, w.kv_heads, w.head_dim
     q, k, v, rows = buffers.q, buffers.k, buffers.v, new.rows
     matrix, bias = w.matrices[i], w.biases
-    project(q, h, matrix[0], bias[0][i], False, w.like, thread, threads)
-    project(k, h, matrix[1], bias[1][i], False, w.like, thread, threads)
-    project(v, h, matrix[2], bias[2][i], False, w.like, thread, threads)
+    _project(q, h, matrix[0], bias[0][i], False, w.like, buffers.narrowed, thread, threads)
+    _project(k, h, matrix[1], bias[1][i], False, w.like, buffers.narrowed, thread, threads)
+    _project(v, h, matrix[2], bias[2][i], False, w.like, buffers.narrowed, thread, threads)
     barrier(counters, threads, PATIENCE)
 
     keys, values = new.layers[i, 0], new.layers[i, 1]
@@ -115,7 +128,7 @@ def _self_attention(
                 new.kinds[i], w.scale, buffers.scores[thread], w.cached,
             )  # fmt: skip
     barrier(counters, threads, PATIENCE)
-    project(buffers.x, buffers.mixed, matrix[3], bias[3][i], True, w.like, thread, threads)
+    _project(buffers.x, buffers.mixed, matrix[3], bias[3][i], True, w.like, buffers.narrowed, thread, threads)
     barrier(counters, threads, PATIENCE)
 
 
@@ -129,15 +142,15 @@ def _llama(w: Weights, new: NewTokens, buffers: Buffers, counters: Any, thread: 
         rms_norm(h, x, w.gains[i, 0], w.eps)
         _self_attention(buffers, h, w, i, new, counters, thread)
         rms_norm(h, x, w.gains[i, 1], w.eps)
-        project(gate, h, w.matrices[i, 6], w.biases[6][i], False, w.like, thread, threads)
-        project(up, h, w.matrices[i, 4], w.biases[4][i], False, w.like, thread, threads)
+        _project(gate, h, w.matrices[i, 6], w.biases[6][i], False, w.like, buffers.narrowed, thread, threads)
+        _project(up, h, w.matrices[i, 4], w.biases[4][i], False, w.like, buffers.narrowed, thread, threads)
         activate(gate, w.activation, first, last)
         for r in range(x.shape[0]):
             g, u = gate[r, first:last], up[r, first:last]
             for f in range(last - first):
                 g[f] *= u[f]
         barrier(counters, threads, PATIENCE)
-        project(x, gate, w.matrices[i, 5], w.biases[5][i], True, w.like, thread, threads)
+        _project(x, gate, w.matrices[i, 5], w.biases[5][i], True, w.like, buffers.narrowed, thread, threads)
         barrier(counters, threads, PATIENCE)
     rms_norm(h, x, w.gains[L, 0], w.eps)
     _replace_x(buffers, h, counters, thread)
@@ -174,12 +187,12 @@ def _gpt(w: Weights, new: NewTokens, buffers: Buffers, counters: Any, thread: in
 @program
 def _feed_forward(buffers: Buffers, h: Any, w: Weights, i: int, counters: Any, thread: int) -> None:
     """x += feed_forward(h) in layer i, without a gate; ends with a barrier."""
-    threads, wide = buffers.normed.shape[0], buffers.wide
+    threads, wide, narrowed = buffers.normed.shape[0], buffers.wide, buffers.narrowed
     first, last = share(wide.shape[1], thread, threads)
-    project(wide, h, w.matrices[i, 4], w.biases[4][i], False, w.like, thread, threads)
+    _project(wide, h, w.matrices[i, 4], w.biases[4][i], False, w.like, narrowed, thread, threads)
     activate(wide, w.activation, first, last)
     barrier(counters, threads, PATIENCE)
-    project(buffers.x, wide, w.matrices[i, 5], w.biases[5][i], True, w.like, thread, threads)
+    _project(buffers.x, wide, w.matrices[i, 5], w.biases[5][i], True, w.like, narrowed, thread, threads)
     barrier(counters, threads, PATIENCE)
 
 
@@ -196,10 +209,11 @@ def _replace_x(buffers: Buffers, h: Any, counters: Any, thread: int) -> None:
 
 @program
 def head(
-    like: Any, address: int, bias: Any, out: Any, x: Any, threads: int, counters: Any, thread: int
-) -> None:
+    like: Any, address: int, bias: Any, out: Any, x: Any, narrowed: Any, threads: int, counters: Any,
+    thread: int,
+) -> None:  # fmt: skip
     """out [R, V] = x [R, D] @ lm_head^T + bias."""
-    project(out, x, address, bias, False, like, thread, threads)
+    _project(out, x, address, bias, False, like, narrowed, thread, threads)
 
 
 PROGRAMS = {"gpt": _gpt, "gpt2": _gpt2, "llama": _llama}

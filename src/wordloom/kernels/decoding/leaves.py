@@ -18,9 +18,10 @@ import numpy as np
 
 from wordloom.kernels import arithmetic
 from wordloom.kernels.arithmetic import exp, highest, rms_scale, silu
+from wordloom.kernels.integer_products import GROUP, integer_tile, narrow, narrowed_bytes
 from wordloom.kernels.machine_code import exact_routine, routine
 from wordloom.kernels.memory import FLOAT, load, pointer, store
-from wordloom.kernels.products import GROUP, tile
+from wordloom.kernels.products import tile
 from wordloom.kernels.registers import LANES
 from wordloom.kernels.rows import add_rows
 
@@ -42,6 +43,8 @@ _WIDE = LANES == 16
 _BESIDE_FOUR = 4 if _WIDE else 2
 _eights, _fours = tile(8, 2, ahead=1024), tile(4, 4) if _WIDE else tile(4, 2, ahead=1024)
 _two_by_four, _one_by_four = tile(2, 4), tile(1, 4)
+_integer_fours = integer_tile(4, 4) if _WIDE else integer_tile(4, 2, ahead=1024)
+_integer_two_by_four, _integer_one_by_four = integer_tile(2, 4), integer_tile(1, 4)
 
 
 @routine
@@ -50,9 +53,6 @@ def project(
 ) -> None:
     """out [R, N] = (out +) x [R, K] @ weight [N, K]^T + bias [N or 0]; this thread's share of the columns.
 
-    A weight in 8 bits is [N, K'] int8, K' being K rounded up to a multiple of 32, and behind it [N, K' / 32]
-    bfloat16 scales.
-
     Four rows of the weight are read at once, a quarter of the share apart, so that the processor prefetches
     four long streams.  Neighbouring short rows share memory pages, and Zen 4 seems to prefetch only one
     stream in a page: rows of 768 floats are read at half the speed, rows of 2,048 at two thirds.
@@ -60,34 +60,75 @@ def project(
     R, K = x.shape
     N = out.shape[1]
     size = like.itemsize
-    row = (K + GROUP - 1) // GROUP * GROUP if size == 1 else K
     first, last = share(N, thread, threads)
     quarter = (last - first + 3) // 4
-    apart = quarter * row
-    scales = address + N * row  # of 8 bits; a group has 32 bytes and 2 bytes of scale
+    apart = quarter * K
     at_x, at_out = x.ctypes.data, out.ctypes.data
     for n in range(first, first + quarter):
         there = (last - n + quarter - 1) // quarter
-        weight, scale = address + n * row * size, scales + n * row // 16
+        weight = address + n * K * size
         r = 0
         while r < R:
             token, place = at_x + 4 * r * K, at_out + 4 * (r * N + n)
             if _WIDE and size == 2 and r == 0 and R >= 8:
                 for j in range(0, there, 2):
                     rows, to, few = weight + j * apart * size, place + 4 * j * quarter, there - j
-                    _eights(like, rows, apart, 0, min(2, few), token, K, to, N, quarter, add)
+                    _eights(like, rows, apart, min(2, few), token, K, to, N, quarter, add)
                 r += 8
             elif R - r >= 4:
                 for j in range(0, there, _BESIDE_FOUR):
                     rows, to, few = weight + j * apart * size, place + 4 * j * quarter, there - j
-                    some = scale + j * apart // 16
-                    _fours(like, rows, apart, some, min(_BESIDE_FOUR, few), token, K, to, N, quarter, add)
+                    _fours(like, rows, apart, min(_BESIDE_FOUR, few), token, K, to, N, quarter, add)
                 r += 4
             elif R - r >= 2:
-                _two_by_four(like, weight, apart, scale, there, token, K, place, N, quarter, add)
+                _two_by_four(like, weight, apart, there, token, K, place, N, quarter, add)
                 r += 2
             else:
-                _one_by_four(like, weight, apart, scale, there, token, K, place, N, quarter, add)
+                _one_by_four(like, weight, apart, there, token, K, place, N, quarter, add)
+                r += 1
+    if bias.shape[0]:
+        for r in range(R):
+            for n in range(first, last):
+                out[r, n] += bias[n]
+
+
+@routine
+def project_integers(
+    out: Any, x: Any, address: int, bias: Any, add: bool, narrowed: Any, thread: int, threads: int
+) -> None:
+    """As :func:`project` with a weight in 8 bits; ``narrowed`` is room for x [R, K] in 16 bits.
+
+    The weight is [N, K'] int8, K' being K rounded up to a multiple of 32, and behind it [N, K' / 32] bfloat16
+    scales.
+    """
+    R, K = x.shape
+    N = out.shape[1]
+    row_of_x = narrowed_bytes(K)
+    at_x, at_out = narrowed.ctypes.data, out.ctypes.data
+    for r in range(R):
+        narrow(x[r], at_x + r * row_of_x)
+    K = (K + GROUP - 1) // GROUP * GROUP
+    first, last = share(N, thread, threads)
+    quarter = (last - first + 3) // 4
+    apart = quarter * K
+    scales = address + N * K  # a group has 32 bytes and 2 bytes of scale
+    for n in range(first, first + quarter):
+        there = (last - n + quarter - 1) // quarter
+        weight, scale = address + n * K, scales + n * K // 16
+        r = 0
+        while r < R:
+            token, place = at_x + r * row_of_x, at_out + 4 * (r * N + n)
+            if R - r >= 4:
+                for j in range(0, there, _BESIDE_FOUR):
+                    rows, to, few = weight + j * apart, place + 4 * j * quarter, there - j
+                    some = scale + j * apart // 16
+                    _integer_fours(rows, apart, some, min(_BESIDE_FOUR, few), token, K, to, N, quarter, add)
+                r += 4
+            elif R - r >= 2:
+                _integer_two_by_four(weight, apart, scale, there, token, K, place, N, quarter, add)
+                r += 2
+            else:
+                _integer_one_by_four(weight, apart, scale, there, token, K, place, N, quarter, add)
                 r += 1
     if bias.shape[0]:
         for r in range(R):
@@ -208,7 +249,7 @@ def attend(
     query, mixed = q.ctypes.data + 4 * (r * q.shape[1] + at), out.ctypes.data + 4 * (r * out.shape[1] + at)
     first, factors = keys + start * E * size, weights.ctypes.data
     for s in range(0, n, 4):
-        _one_by_four(like, first + s * E * size, E, 0, min(4, n - s), query, E, factors + 4 * s, 0, 1, False)
+        _one_by_four(like, first + s * E * size, E, min(4, n - s), query, E, factors + 4 * s, 0, 1, False)
     softmax(weights, n, scale)
     for e in range(E):
         out[r, at + e] = np.float32(0)
@@ -294,7 +335,7 @@ def attend_by_position(
                 else:
                     for i in range(0, many, 4):
                         _one_by_four(
-                            like, keys + (start + i) * E * size, E, 0, min(4, many - i), query, E,
+                            like, keys + (start + i) * E * size, E, min(4, many - i), query, E,
                             factors + 4 * (n + i), 0, 1, False,
                         )  # fmt: skip
                 n, start = n + many, -1
