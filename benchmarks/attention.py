@@ -7,6 +7,9 @@ layers.  A measurement with steps longer than 20 seconds is made once, in the fi
 line for each side and T, then the fitted exponents: time grows as T to that power per text.
 
     python benchmarks/attention.py [--what layer step] [--lengths 512 ... 32768] [--tokens 32768] [--rounds 3]
+                                   [--plot FILE [--read LINES]]
+
+``--plot`` draws the seconds by length; with ``--read``, those that an earlier call printed into a file.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from entry import in_one_line
@@ -155,11 +159,17 @@ def main() -> None:
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
     parser.add_argument("--tokens", type=int, default=32768)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--read", type=Path)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.worker:
         worker(*json.loads(asked.worker))
         return
+    lines: list[dict[str, Any]] = []
+    if asked.read is not None:
+        lines = [json.loads(line) for line in asked.read.read_text().splitlines()]
+        asked.what = []
     for what in asked.what:
         found: dict[str, dict[int, list[dict[str, float]]]] = defaultdict(lambda: defaultdict(list))
         for T in asked.lengths:
@@ -176,6 +186,7 @@ def main() -> None:
                 line["seconds"] = round(statistics.median(one["seconds"] for one in each), 4)
                 line["memory_mib"] = statistics.median(one["memory_mib"] for one in each)
                 print(json.dumps(line), flush=True)
+                lines.append(line)
         for side, by_length in found.items():
             medians = {T: statistics.median(one["seconds"] for one in each) for T, each in by_length.items()}
             ratio = {}
@@ -186,6 +197,55 @@ def main() -> None:
             print(json.dumps(
                 {"what": what, "side": side, "exponent": round(exponent(medians), 3), "times_of_band": ratio}
             ), flush=True)  # fmt: skip
+    if asked.plot is not None:
+        draw(asked.plot, [line for line in lines if "T" in line])
+
+
+def draw(path: Path, lines: list[dict[str, Any]]) -> None:
+    """Draw seconds by length, one panel for each kind of work."""
+    from wordloom.inspect import figures
+
+    names = {
+        "band": f"band of {WINDOW}",
+        "nystrom": "Nyström, 64 landmarks",
+        "performer": "Performer, 128 features",
+        "full": "full",
+        "masked": "the band as a dense mask",
+        "longformer": "transformers' Longformer",
+    }
+    titles = {"layer": "one layer, forward and backward", "step": "a training step, 2 layers"}
+
+    def figure() -> Any:
+        made = figures.new_figure((7.6, 3.6))
+        shown = [what for what in titles if any(line["what"] == what for line in lines)]
+        for place, what in enumerate(shown):
+            panel = made.add_subplot(1, len(shown), place + 1)
+            for i, side in enumerate(names):
+                points = {
+                    line["T"]: line["seconds"]
+                    for line in lines
+                    if (line["what"], line["side"]) == (what, side)
+                }
+                if points:
+                    panel.plot(
+                        list(points), list(points.values()), color=figures.COLOURS[i],
+                        marker=figures.MARKS[i], markersize=4, linewidth=1.4, label=names[side],
+                    )  # fmt: skip
+            panel.set_xscale("log", base=2)
+            panel.set_yscale("log")
+            panel.set_xticks(LENGTHS, [f"{T // 1024}k" if T >= 1024 else str(T) for T in LENGTHS])
+            panel.set_yticks([1, 3, 10, 30], ["1", "3", "10", "30"])
+            panel.minorticks_off()
+            panel.tick_params(labelsize=figures.FONT - 1)
+            panel.set_title(titles[what], fontsize=figures.FONT + 1)
+            panel.set_xlabel("tokens in a text", fontsize=figures.FONT)
+            if place == 0:
+                panel.set_ylabel("seconds for 32,768 tokens", fontsize=figures.FONT)
+                panel.legend(frameon=False, fontsize=figures.FONT - 1.5)
+            figures.hide_frame(panel)
+        return made
+
+    figures.save_figure(figure, [], path)
 
 
 if __name__ == "__main__":
