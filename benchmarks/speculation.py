@@ -129,7 +129,9 @@ def trained(folder: Path, steps: int) -> Path:
     if not (folder / "validation.jsonl").exists():
         write_texts(folder)
     (folder / "speculation.toml").write_text(RECIPE.format(folder=folder, steps=steps))
-    return Path(train(folder / "speculation.toml", out=folder / "run", resume=True).folder)
+    return Path(
+        train(folder / "speculation.toml", out=folder / "run", resume=(folder / "run").exists()).folder
+    )
 
 
 def prompts(kind: str, n: int) -> list[tuple[str, str]]:
