@@ -106,6 +106,7 @@ def edit(rng: random.Random, function: str) -> tuple[str, str]:
 
 
 def write_texts(folder: Path) -> None:
+    """Write 45,000 texts, of which 300 are for validation, one JSON line each."""
     rng = random.Random(1337)
     code = list(functions(held_out=False))
     texts: list[str] = []

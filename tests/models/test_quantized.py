@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -20,8 +21,9 @@ from wordloom.errors import WordloomError
 from wordloom.generate import Sampling, steps
 from wordloom.generate.decoder import next_logits
 from wordloom.generate.fast import Accelerated, accelerate
+from wordloom.kernels import registers
 from wordloom.kernels.decoding.leaves import project_integers
-from wordloom.kernels.integer_products import narrowed_bytes
+from wordloom.kernels.integer_products import integer_tile, narrow, narrowed_bytes
 from wordloom.models import BertConfig, GPT2Config, LlamaConfig, RNNConfig, build
 from wordloom.models.building.quantized import QUANTIZED_FAMILIES, quantize_model
 from wordloom.nn.quantized import GROUP, Int8Linear, dequantize, narrowed, quantize
@@ -102,6 +104,35 @@ def test_a_product_with_what_is_no_number_is_none(rng: random.Random) -> None:
         project_integers(out, x, packed.data_ptr(), np.empty(0, np.float32), False, room, 0, 1)
         assert not np.isfinite(out[1]).any()
         assert np.isfinite(out[[0, 2]]).all()
+
+
+def product_by(kernel: Any) -> Any:
+    @numba.njit
+    def product(x: Any, room: Any, weight: int, out: Any, there: int) -> None:
+        K = x.shape[1]
+        for r in range(2):
+            narrow(x[r], room.ctypes.data + r * narrowed_bytes(K))
+        kernel(weight, K, weight + 3 * K, there, room.ctypes.data, K, out.ctypes.data, 3, 1, False)
+
+    return product
+
+
+def test_processors_without_the_instruction_have_the_same_bits(
+    rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    K, there = GROUP * rng.choice([1, 7, 8, 13, 33]), rng.randint(1, 3)
+    packed = quantize(torch.randn(3, K))
+    x = np.random.default_rng(K).standard_normal((2, K)).astype(np.float32)
+    for instruction in (registers._PAIRS, ""):
+        monkeypatch.setattr(registers, "_PAIRS", instruction)
+        out, room = np.zeros((2, 3), np.float32), np.zeros(2 * narrowed_bytes(K), np.uint8)
+        product_by(integer_tile(2, 3))(x, room, packed.data_ptr(), out, there)
+        found.append(out)
+    assert np.array_equal(*found)
+    wanted = narrowed_twin(x) @ dequantize(packed, 3, K).double().numpy().T
+    np.testing.assert_allclose(found[1][:, :there], wanted[:, :there], atol=1e-3, rtol=1e-3)
+    assert not found[1][:, there:].any()
 
 
 @given(N=st.integers(1, 9), K=st.integers(1, 900), seed=st.integers(0, 2**32))

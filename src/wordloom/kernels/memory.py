@@ -33,23 +33,16 @@ def _element_type(like: Any) -> Any:
 
 
 def stored_as(like: Any) -> Any:
-    """Return the LLVM type of one element: a float, 8 bits, or the 16 bits of a bfloat16."""
-    kind = _element_type(like)
-    return _f32 if kind == types.float32 else ir.IntType(8 if kind == types.int8 else 16)
+    """Return the LLVM type of one element: a float, or the 16 bits of a bfloat16."""
+    return _f32 if _element_type(like) == types.float32 else ir.IntType(16)
 
 
 def widened(builder: Any, value: Any) -> Any:
-    """Write code that widens a loaded number or vector to float32: of a bfloat16, it is the upper half.
-
-    8 bits are a signed integer.
-    """
+    """Write code that widens a loaded number or vector to float32: of a bfloat16, it is the upper half."""
     lanes = value.type.count if isinstance(value.type, ir.VectorType) else 0
     kind = value.type.element if lanes else value.type
     if kind == _f32:
         return value
-    if kind == ir.IntType(8):
-        integers = builder.sext(value, ir.VectorType(_i32, lanes) if lanes else _i32)
-        return builder.sitofp(integers, ir.VectorType(_f32, lanes) if lanes else _f32)
     wide = ir.VectorType(_i32, lanes) if lanes else _i32
     by = ir.Constant(wide, [16] * lanes if lanes else 16)
     bits = builder.shl(builder.zext(value, wide), by)

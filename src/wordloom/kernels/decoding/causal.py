@@ -78,7 +78,10 @@ class Buffers(NamedTuple):
 def _project(
     out: Any, x: Any, matrix: int, bias: Any, add: bool, like: Any, narrowed: Any, thread: int, threads: int
 ) -> None:
-    """out (+)= x @ matrix^T + bias; the compiler knows whether ``narrowed`` is None, so one branch stays."""
+    """out [R, N] (+)= x [R, K] @ matrix [N, K]^T + bias [N or 0].
+
+    Whether ``narrowed`` is None is known from its type, so only one of the two branches is compiled.
+    """
     if narrowed is None:
         project(out, x, matrix, bias, add, like, thread, threads)
     else:
