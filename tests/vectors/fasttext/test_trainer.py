@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import statistics
 from types import SimpleNamespace
 from typing import Any
 
@@ -304,13 +305,20 @@ def test_classifiers_are_as_good_as_fasttexts(data, word_ngrams: int, determinis
         rows = gzip.decompress((data / "sst2" / f"{name}.tsv.gz").read_bytes()).decode().splitlines()
         return ["__label__{1} {0}\n".format(*row.rsplit("\t", 1)) for row in rows]
 
-    made = trainer(
-        given="".join(lines("train")), dim=100, alpha=0.1, epochs=5, word_ngrams=word_ngrams, threads=2,
-        buckets=2_000_000, deterministic=deterministic,
-    )  # fmt: skip
-    made.outputs[:] = 0
-    finish(made)
-    score = FastTextClassifier(made.model()).test(line.rstrip("\n") for line in lines("dev"))
-    assert score.examples == 872
+    train, dev = "".join(lines("train")), [line.rstrip("\n") for line in lines("dev")]
+
+    def precision() -> float:
+        made = trainer(
+            given=train, dim=100, alpha=0.1, epochs=5, word_ngrams=word_ngrams, threads=2,
+            buckets=2_000_000, deterministic=deterministic,
+        )  # fmt: skip
+        made.outputs[:] = 0
+        finish(made)
+        score = FastTextClassifier(made.model()).test(dev)
+        assert score.examples == 872
+        return score.precision
+
+    # Two threads that race train another model each time: the precisions of twelve had a standard deviation of 0.0043
+    ours = statistics.median(precision() for _ in range(1 if deterministic else 3))
     theirs = FASTTEXTS[word_ngrams]
-    assert min(theirs) - 0.008 < score.precision < max(theirs) + 0.012
+    assert min(theirs) - 0.008 < ours < max(theirs) + 0.012
