@@ -41,10 +41,13 @@ _IMPORT = re.compile(
 _NAME = re.compile(r"[\w.]+")
 _SUMS = {"contract", "reassoc", "nsz", "arcp"}
 
+# Nobody calls these functions from C, and an entry for C would contain all that is inlined once more
+_INLINED: Any = {"error_model": "numpy", "forceinline": True, "no_cfunc_wrapper": True}
+
 # numba's decorators have no types
-exact: Any = njit(fastmath={"contract"}, error_model="numpy", forceinline=True)
-leaf: Any = njit(fastmath=_SUMS, error_model="numpy", forceinline=True)
-unordered: Any = njit(fastmath={"nnan", "nsz"}, error_model="numpy", forceinline=True)
+exact: Any = njit(fastmath={"contract"}, **_INLINED)
+leaf: Any = njit(fastmath=_SUMS, **_INLINED)
+unordered: Any = njit(fastmath={"nnan", "nsz"}, **_INLINED)
 
 
 def compiled(signature: Any = None, **options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -149,6 +152,6 @@ def _contents(file: Path, _changed: int, _size: int) -> tuple[bytes, tuple[str, 
     return hashlib.sha256(source).digest(), tuple(dict.fromkeys(names))
 
 
-program: Any = compiled(nogil=True, error_model="numpy", forceinline=True)
-routine: Any = compiled(nogil=True, fastmath=_SUMS, error_model="numpy", forceinline=True)
-exact_routine: Any = compiled(nogil=True, fastmath={"contract"}, error_model="numpy", forceinline=True)
+program: Any = compiled(nogil=True, **_INLINED)
+routine: Any = compiled(nogil=True, fastmath=_SUMS, **_INLINED)
+exact_routine: Any = compiled(nogil=True, fastmath={"contract"}, **_INLINED)

@@ -16,13 +16,12 @@ share is the same range whatever the number of threads, so results repeat their 
 
 from __future__ import annotations
 
-import functools
 import inspect
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import types
+from numba import jit, types
 from numba.extending import intrinsic
 
 from wordloom.kernels.machine_code import compiled_callback
@@ -36,11 +35,12 @@ Share: TypeAlias = int  # the number of the share; the caller does not pass it
 Element: TypeAlias = Any  # a zero of the type of stored elements, for ``like``; the caller does not pass it
 Scratch: TypeAlias = int  # address of float32 memory of one thread; the caller passes only its size
 
-# A packet begins with: ticket counter, number of shares, whether bfloat16 is stored, size of the work,
-# counter of threads, address of all scratch, bytes of scratch for one thread
-_HEADER = 7
+# A packet begins with: ticket counter, number of shares, size of the work, counter of threads,
+# address of all scratch, bytes of scratch for one thread
+_HEADER = 6
 
 _intrinsic: Any = intrinsic
+_jit: Any = jit
 _CPointer: Any = types.CPointer
 _tuple: Any = types.Tuple
 _packet_type: Any = _CPointer(types.int64)
@@ -57,29 +57,37 @@ class Kernel:
     """
 
     def __init__(self, function: Any) -> None:
-        self.function = function
+        # without an entry for Python, which would contain all that is inlined once more
+        self.function = _jit(no_cpython_wrapper=True, **function.targetoptions)(function.py_func)
         parameters = list(inspect.signature(function.py_func).parameters.values())[2:]
         self.all_kinds = [str(p.annotation) for p in parameters]
         self.kinds = [kind for kind in self.all_kinds if kind not in _PROVIDED]
 
-    @functools.cached_property
-    def address(self) -> int:
-        """The address of the kernel's machine code, which is compiled when first needed."""
-        body, as_float32, as_bfloat16 = self.function, self._reader(types.float32), self._reader(types.uint16)
+        self._addresses: dict[str, int] = {}
+
+    def address(self, stored: str) -> int:
+        """Return the address of the machine code for elements ``stored`` as "float32" or "bfloat16".
+
+        Each of the two is compiled when first asked for: a kernel takes seconds, and most runs need only one.
+        """
+        if stored not in self._addresses:
+            self._addresses[stored] = self._compile(stored)
+        return self._addresses[stored]
+
+    def _compile(self, stored: str) -> int:
+        body = self.function
+        arguments = self._reader({"float32": types.float32, "bfloat16": types.uint16}[stored])
 
         def program(packet: Any) -> None:
-            scratch = packet[5] + packet[6] * ticket(_second_counter(packet))
+            scratch = packet[4] + packet[5] * ticket(_second_counter(packet))
             share = ticket(packet)
             while share < packet[1]:
-                start, stop = packet[3] * share // packet[1], packet[3] * (share + 1) // packet[1]
-                if packet[2]:
-                    body(start, stop, *as_bfloat16(packet, share, scratch))
-                else:
-                    body(start, stop, *as_float32(packet, share, scratch))
+                start, stop = packet[2] * share // packet[1], packet[2] * (share + 1) // packet[1]
+                body(start, stop, *arguments(packet, share, scratch))
                 share = ticket(packet)
 
-        source = Path(inspect.getfile(self.function.py_func))
-        program.__name__ = program.__qualname__ = f"{source.stem}_{self.function.py_func.__name__}"
+        source = Path(inspect.getfile(body.py_func))
+        program.__name__ = program.__qualname__ = f"{source.stem}_{body.py_func.__name__}_{stored}"
         return int(compiled_callback(types.void(_packet_type), program, source).address)
 
     def _reader(self, stored: Any) -> Any:
@@ -128,7 +136,7 @@ def _second_counter(_typing: Any, packet: Any) -> Any:
     """Return the place of a packet's counter of threads."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.gep(args[0], [ir.Constant(ir.IntType(64), 4)])
+        return builder.gep(args[0], [ir.Constant(ir.IntType(64), 3)])
 
     return _packet_type(_packet_type), generate
 

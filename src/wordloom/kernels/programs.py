@@ -98,9 +98,9 @@ def run(
     packed = [_as_integer(value, kind) for value, kind in zip(arguments, kernel.kinds, strict=True)]
     threads = torch.get_num_threads()
     memory = scratch_memory(threads * scratch)
-    header = (0, SHARES, dtype == torch.bfloat16, items, 0, memory.data_ptr(), 4 * scratch)
+    header = (0, SHARES, items, 0, memory.data_ptr(), 4 * scratch)
     packet = (ctypes.c_int64 * (len(header) + len(packed)))(*header, *packed)
-    _openmp()(kernel.address, packet, threads, 0)
+    _openmp()(kernel.address("bfloat16" if dtype == torch.bfloat16 else "float32"), packet, threads, 0)
 
 
 def scratch_memory(floats: int) -> Tensor:

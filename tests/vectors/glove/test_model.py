@@ -161,7 +161,7 @@ def test_the_first_vectors_are_drawn_as_the_authors_draw_them():
 
 def test_it_learns_what_it_is_to_learn(counts):
     """Products come near the logarithms of the counts, the frequent ones' most: those deviate by 0.75."""
-    model = make(dim=30, workers=2)
+    model = make(dim=30, workers=1)
     model.train(counts, epochs=400)
     assert model.losses[-1] < 0.02 * model.losses[0]
     frequent = counts.records[counts.records["x"] > 20]
