@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import string
 import tempfile
@@ -58,7 +59,9 @@ def document(letter: str, distance: int) -> str:
 
 def documents(rng: random.Random, n: int) -> Iterator[str]:
     for _ in range(n):
-        yield document(rng.choice(string.ascii_uppercase), rng.randint(2, LONGEST - 2))
+        # as many short distances as long ones, by powers of two: a narrow band must have something to learn from
+        distance = round(2 ** rng.uniform(1, math.log2(LONGEST - 2)))
+        yield document(rng.choice(string.ascii_uppercase), distance)
 
 
 def accuracy(folder: Path) -> dict[int, float]:
