@@ -59,7 +59,7 @@ def document(letter: str, distance: int) -> str:
 
 def documents(rng: random.Random, n: int) -> Iterator[str]:
     for _ in range(n):
-        # as many short distances as long ones, by powers of two: a narrow band must have something to learn from
+        # as many of 2 to 4 as of 50 to 100: a narrow band must have something to learn from
         distance = round(2 ** rng.uniform(1, math.log2(LONGEST - 2)))
         yield document(rng.choice(string.ascii_uppercase), distance)
 
@@ -106,9 +106,9 @@ def main() -> None:
             run = train(recipe, out=folder / "run", force=True)
             found[attention] = accuracy(run.folder)
             line: dict[str, Any] = {"attention": attention, "layers": asked.layers, "steps": asked.steps}
-            for first in (2, 16, 31, 46, 61, 76, 91):
-                part = [share for d, share in found[attention].items() if first <= d < first + 15]
-                line[f"{first} to {min(first + 14, LONGEST - 2)}"] = round(sum(part) / len(part), 3)
+            for first in range(1, LONGEST, 15):
+                part = {d: share for d, share in found[attention].items() if first <= d < first + 15}
+                line[f"{min(part)} to {max(part)}"] = round(sum(part.values()) / len(part), 3)
             print(json.dumps(line), flush=True)
     if asked.plot is not None:
         draw(asked.plot, found)

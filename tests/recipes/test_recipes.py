@@ -29,6 +29,7 @@ SMALL = {  # what keeps a few steps of a large recipe within seconds
     "llama-shakespeare-char": ["model.n_layers=2"],
     "forgetting-old-task": ["data.train=ptb/valid", "tokenizer.vocab_size=1000"],
     "llama-gutenberg": ["data.train=gutenberg/valid", "tokenizer.vocab_size=1000"],
+    "llama-gutenberg-2k": ["data.train=gutenberg/valid", "tokenizer.vocab_size=1000"],
     "llama-gutenberg-gpu": [
         *("data.train=gutenberg/valid", "tokenizer.vocab_size=1000", "model.n_layers=2"),
         *("model.dim=192", "model.hidden_dim=512", "train.precision=fp32", "train.device=cpu"),

@@ -318,7 +318,7 @@ def test_classifiers_are_as_good_as_fasttexts(data, word_ngrams: int, determinis
         assert score.examples == 872
         return score.precision
 
-    # Two threads that race train another model each time: the precisions of twelve had a standard deviation of 0.0043
+    # Two threads race, so each model differs: the precisions of twelve had a standard deviation of 0.0043
     ours = statistics.median(precision() for _ in range(1 if deterministic else 3))
     theirs = FASTTEXTS[word_ngrams]
     assert min(theirs) - 0.008 < ours < max(theirs) + 0.012
