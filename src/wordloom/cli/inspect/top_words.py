@@ -20,7 +20,7 @@ def command(
     top_k: int = option(10, "How many words of each label to show.", min=1),
     json: options.JSON = False,
 ) -> None:
-    """Show the words with the highest weights of a bag of words."""
+    """Show the words with the highest weights, by label."""
     from wordloom.run import TextClassifier, load_as
 
     words = load_as(TextClassifier, ctx.obj, purpose="the view 'top-words'").top_words(top_k)
