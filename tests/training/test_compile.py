@@ -7,7 +7,9 @@ import logging
 import pytest
 import torch
 
+from wordloom.models.building.attention import set_attention
 from wordloom.objectives import causal_lm
+from wordloom.run.tasks.building import set_up_blocks
 from wordloom.training.precision import compile_blocks
 from wordloom.training.trainer import Trainer
 
@@ -81,3 +83,21 @@ def test_a_cpu_is_left_alone_unless_asked(tiny_model, settings, choice):
     model = tiny_model()
     assert compile_blocks(model, settings(compile=choice), CPU) == "eager"
     assert all(block._compiled_call_impl is None for block in model.blocks)
+
+
+@pytest.mark.parametrize(
+    ("attention", "words"),
+    [
+        ("full", "kernel 'flash'"),
+        ("band:8", "kernel 'flash'"),
+        ("performer:8", "kernel 'performer'"),
+        ("performer:8,full", "kernels 'performer' and 'flash'"),
+    ],
+)
+def test_the_line_names_the_kernels_that_compiled_blocks_call(
+    attention: str, words: str, tiny_model, batches, settings
+) -> None:
+    model, s = tiny_model(), settings(compile="on")
+    set_attention(model, attention)
+    trainer = Trainer(model, causal_lm, batches, s, total_steps=s.steps, seed=1)
+    assert set_up_blocks(trainer, s, tokens=64) == f"compiled per block, attention {words}"

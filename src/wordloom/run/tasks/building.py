@@ -26,7 +26,7 @@ from wordloom.models import (
 from wordloom.models.building.attention import check_attention_dropout, with_attention
 from wordloom.models.task_model import BODIES, SUMMARIES
 from wordloom.nn import set_attention_backend
-from wordloom.nn.attention import running_kernel
+from wordloom.nn.attention import Approximation, running_kernel
 from wordloom.nn.recurrent import CELLS
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe, TrainSettings
@@ -163,7 +163,7 @@ def set_up_blocks(
 ) -> str:
     """Apply gradient checkpointing and compilation as ``settings`` ask; return a few words on what runs.
 
-    They name the attention kernel for a forward pass of about ``tokens`` tokens. ``masked`` and ``padded``
+    They name the attention kernels for a forward pass of about ``tokens`` tokens. ``masked`` and ``padded``
     are those of :func:`~wordloom.nn.attention.running_kernel`.
     """
     model: Any = trainer.model
@@ -171,20 +171,23 @@ def set_up_blocks(
         checkpoint_blocks(model)
     compiled = compile_blocks(model, settings, trainer.device)
     layers = [block.attention for block in model.blocks]
-    attention = next((layer for layer in layers if layer.pattern is not None), layers[0])
-    elsewhere = compiled.startswith("compiled")  # then PyTorch chooses the attention kernel
-    kernel = running_kernel(
-        settings.attention_backend,
-        head_dim=attention.head_dim,
-        device=trainer.device,
-        dtype=trainer.precision.compute_dtype,
-        dropout=attention.dropout,
-        masked=masked or (elsewhere and attention.pattern is not None),
-        padded=padded,
-        elements=0 if elsewhere else int(tokens) * attention.n_heads * attention.head_dim,
-        pattern=None if elsewhere else attention.pattern,
-    )
-    return f"{compiled}, attention kernel '{kernel}'"
+    elsewhere = compiled.startswith("compiled")  # then PyTorch chooses the kernel of exact attention
+    kernels = []
+    for attention in {layer.pattern: layer for layer in layers}.values():
+        pattern = attention.pattern
+        kernels.append(running_kernel(
+            settings.attention_backend,
+            head_dim=attention.head_dim,
+            device=trainer.device,
+            dtype=trainer.precision.compute_dtype,
+            dropout=attention.dropout,
+            masked=masked or (elsewhere and pattern is not None),
+            padded=padded,
+            elements=0 if elsewhere else int(tokens) * attention.n_heads * attention.head_dim,
+            pattern=None if elsewhere and not isinstance(pattern, Approximation) else pattern,
+        ))  # fmt: skip
+    names = [f"'{name}'" for name in dict.fromkeys(kernels)]
+    return f"{compiled}, attention kernel{'s' if len(names) > 1 else ''} {' and '.join(names)}"
 
 
 # -- bodies with a head ------------------------------------------------------------------------------------
