@@ -44,7 +44,7 @@ from wordloom.weights import load_model, save_model
 PEERS = Path(__file__).parent / "peers"
 TEXT_TOKENS = 256
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.bfloat16}  # of transformers' side
-BYTES = {"fp32": 4, "bf16": 2, "int8": 1 + 2 / 32}  # a weight
+BYTES = {"fp32": 4, "bf16": 2, "int8": 1 + 2 / 64}  # a weight
 
 
 def bandwidth(megabytes: int = 1024, rounds: int = 7) -> float:

@@ -48,7 +48,7 @@ def twin(weight: Tensor) -> Tensor:
 
 
 def test_groups_have_a_scale_each(rng: random.Random) -> None:
-    for N, K in ((1, 1), (3, 31), (2, 32), (5, 33), (4, 100), (1, 64)):
+    for N, K in ((1, 1), (3, 63), (2, 64), (5, 65), (4, 100), (1, 128)):
         weight = torch.randn(N, K) * 10.0 ** rng.randint(-6, 4)
         weight[rng.randrange(N)] *= rng.choice([0, 1, 1e-3])
         found = dequantize(quantize(weight), N, K)
@@ -112,7 +112,8 @@ def product_by(kernel: Any) -> Any:
         K = x.shape[1]
         for r in range(2):
             narrow(x[r], room.ctypes.data + r * narrowed_bytes(K))
-        kernel(weight, K, weight + 3 * K, there, room.ctypes.data, K, out.ctypes.data, 3, 1, False)
+        row = narrowed_bytes(K)
+        kernel(weight, K, weight + 3 * K, there, room.ctypes.data, row, K, out.ctypes.data, 3, 1, False)
 
     return product
 
@@ -212,7 +213,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
 def test_a_folder_loaded_in_8_bits(tmp_path: Path, rng: random.Random) -> None:
     text = "The dog sat on the mat. " * 20
     tokenizer = Tokenizer.train([text], kind="byte")
-    config = LlamaConfig(vocab_size=tokenizer.vocab_size, max_seq_len=64, dim=32, n_layers=2, n_heads=4)
+    config = LlamaConfig(vocab_size=tokenizer.vocab_size, max_seq_len=64, dim=64, n_layers=2, n_heads=4)
     model = build(config)
     for parameter in model.parameters():
         if parameter.dim() > 1:
@@ -227,4 +228,4 @@ def test_a_folder_loaded_in_8_bits(tmp_path: Path, rng: random.Random) -> None:
     size = sum(p.numel() for p in exact.model.parameters())
     packed = sum(buffer.numel() for buffer in small.model.buffers())
     rest = sum(p.numel() for p in small.model.parameters())
-    assert packed + 4 * rest < 1.2 * size
+    assert packed + 4 * rest < 1.2 * size  # dim and hidden_dim are whole groups

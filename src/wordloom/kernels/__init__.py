@@ -33,3 +33,6 @@ To add a kernel:
 3. Compare both at random sizes in ``tests/kernels/cases.py``, which also runs it on guarded memory.
 4. Time both in ``benchmarks/kernels.py``.  A kernel that is not faster is removed.
 """
+
+GROUP = 64
+"""The weights in 8 bits that share a scale; a row is filled up with zeros to a multiple."""

@@ -1,6 +1,6 @@
 """Matrix products with weights in 8 bits, as sums of integers.
 
-A weight is rows of groups: 32 signed bytes and a bfloat16 scale each.  The other factor is narrowed to 16
+A weight is rows of groups: 64 signed bytes and a bfloat16 scale each.  The other factor is narrowed to 16
 bits in the same groups, with a float32 scale each, which is a hundred times finer than bfloat16.  The
 integers of a group are multiplied and summed exactly, twice as many in a register as float32 numbers.  Then
 each sum is scaled and added in float32.
@@ -8,19 +8,16 @@ each sum is scaled and added in float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 
+from wordloom.kernels import GROUP
 from wordloom.kernels.machine_code import exact
 from wordloom.kernels.memory import FLOAT, bits_of, float_of, pointer, write_prefetch
 from wordloom.kernels.products import existing_rows, write_out
 from wordloom.kernels.registers import LANES, VectorWriter, vector_kernel
-
-GROUP = 32
-"""The weights in 8 bits that share a scale; a row is filled up with zeros to a multiple."""
 
 _I8, _I16 = ir.IntType(8), ir.IntType(16)
 _TOP = np.float32(32767)
@@ -29,14 +26,17 @@ _ROUNDING = np.float32(1.5 * 2**23)  # a float32 of this size has its last bit a
 
 @exact
 def narrowed_bytes(K: int) -> int:
-    """Return the bytes of a row of K numbers as :func:`narrow` writes it."""
+    """Return the bytes of a row of K numbers as :func:`narrow` writes it, a multiple of 64.
+
+    Whole vectors of scales can be read from each on, so there is room for another vector behind the last.
+    """
     groups = (K + GROUP - 1) // GROUP
-    return groups * (2 * GROUP + 4)
+    return groups * 2 * GROUP + (groups + LANES + 15) // 16 * 64
 
 
 @exact
 def narrow(row: Any, to: int) -> None:
-    """Write ``row`` [K] in 16 bits to address ``to``: K' integers, K' being K rounded up to 32s, and scales.
+    """Write ``row`` [K] in 16 bits to address ``to``: K' integers, K' being K rounded up to 64s, and scales.
 
     A group's largest number becomes 32,767.  A group with NaN or infinity has such a scale, so that products
     with it are no numbers either; one with nothing above 1e-30 becomes zeros.
@@ -68,28 +68,27 @@ def integer_tile(tokens: int, rows: int, ahead: int = 0) -> Any:
     """
 
     def integer_tile_kernel(
-        w: VectorWriter, weight: int, weight_row: int, scales: int, there: int, x: int, K: int, out: int,
-        out_row: int, out_column: int, add: bool,
+        w: VectorWriter, weight: int, weight_row: int, scales: int, there: int, x: int, x_row: int, K: int,
+        out: int, out_row: int, out_column: int, add: bool,
     ) -> None:  # fmt: skip
-        """out [tokens, rows] (+)= x times rows of K bytes at ``weight``; K is a multiple of 32.
+        """out [tokens, rows] (+)= x times rows of K bytes at ``weight``; K is a multiple of 64.
 
-        x is rows of :func:`narrow`.  ``scales`` is the address of the first row's.  The rest is as in
-        :func:`wordloom.kernels.products.tile`.
+        x is rows of :func:`narrow`.  ``scales`` is the address of the first row's; a vector of them can be
+        read behind the last.  The rest is as in :func:`wordloom.kernels.products.tile`.
         """
         b, groups = w.builder, w.builder.udiv(K, w.number(GROUP))
         starts = [b.mul(j, weight_row) for j in existing_rows(w, there, rows)]
         weights = [w.at(w.pointer(weight, _I8), start) for start in starts]
         table = w.pointer(scales, _I16)
         weight_scales = [w.at(table, b.udiv(start, w.number(GROUP))) for start in starts]
-        apart = b.mul(groups, w.number(2 * GROUP + 4))
-        addresses = [b.add(x, b.mul(w.number(t), apart)) for t in range(tokens)]
+        addresses = [b.add(x, b.mul(w.number(t), x_row)) for t in range(tokens)]
         xs = [w.pointer(address, _I16) for address in addresses]
         x_scales = [w.pointer(b.add(address, b.mul(K, w.number(2)))) for address in addresses]
         pairs = [(t, j) for t in range(tokens) for j in range(rows)]
         sums = dict(zip(pairs, w.variables(len(pairs)), strict=True))
         w.zeroed(list(sums.values()))
 
-        def add_group(g: Any, factor: Callable[[int, int], Any]) -> None:
+        def add_group(g: Any, at_factor: Any) -> None:
             k = b.mul(g, w.number(GROUP))
             if ahead:
                 later = b.add(k, w.number(ahead))
@@ -106,22 +105,19 @@ def integer_tile(tokens: int, rows: int, ahead: int = 0) -> Any:
                     total = products[0]
                     for more in products[1:]:
                         total = b.add(total, more)
-                    added = w.multiply_add(w.as_floats(total), factor(t, j), b.load(sums[t, j]))
-                    b.store(added, sums[t, j])
+                    factor = w.repeated(b.load(w.at(single[t, j], at_factor)))
+                    b.store(w.multiply_add(w.as_floats(total), factor, b.load(sums[t, j])), sums[t, j])
 
-        # the scales of several groups are multiplied at once
+        # the scales of a vector of groups are multiplied at once, also where fewer groups are left
         factors = dict(zip(pairs, w.variables(len(pairs)), strict=True))
-        whole = b.and_(groups, w.number(-LANES))
-        with w.steps(w.number(0), whole, LANES) as (g, _):
+        single = {pair: b.bitcast(place, ir.FloatType().as_pointer()) for pair, place in factors.items()}
+        with w.steps(w.number(0), groups, LANES) as (first, _):
             for t, j in pairs:
-                b.store(b.fmul(w.load(weight_scales[j], g), w.load(x_scales[t], g)), factors[t, j])
-            single = {pair: b.bitcast(place, ir.FloatType().as_pointer()) for pair, place in factors.items()}
-            with w.times(w.number(LANES)) as loop:
-                add_group(
-                    b.add(g, loop.index), lambda t, j: w.repeated(b.load(w.at(single[t, j], loop.index)))
-                )
-        with w.steps(whole, groups, 1) as (g, _):
-            add_group(g, lambda t, j: w.repeated(b.fmul(w.one(weight_scales[j], g), w.one(x_scales[t], g))))
+                b.store(b.fmul(w.load(weight_scales[j], first), w.load(x_scales[t], first)), factors[t, j])
+            left = b.sub(groups, first)
+            some = b.select(b.icmp_signed("<", left, w.number(LANES)), left, w.number(LANES))
+            with w.times(some) as loop:
+                add_group(b.add(first, loop.index), loop.index)
         totals = {pair: w.total(b.load(place)) for pair, place in sums.items()}
         write_out(w, totals, there, out, out_row, out_column, add)
 

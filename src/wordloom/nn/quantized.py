@@ -1,7 +1,7 @@
-"""Weights in 8 bits: groups of 32 signed integers with a scale each, made from a model's float weights.
+"""Weights in 8 bits: groups of 64 signed integers with a scale each, made from a model's float weights.
 
 A weight is the product of its integer and the scale of its group.  The scale is a bfloat16, and the largest
-number of a group is 127 scales or a little less.  With the scales, a weight takes 8.5 bits.
+number of a group is 127 scales or a little less.  With the scales, a weight takes 8.25 bits.
 
 A product with such a weight takes its other factor in groups of 16-bit integers (:func:`narrowed`), so that
 compiled programs multiply integers.  This rounding is some hundred times finer than that of the weights.
@@ -13,30 +13,33 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-GROUP = 32
+from wordloom.kernels import GROUP
+
+_BEHIND = 16  # scales: compiled programs read whole vectors
 
 
 def quantize(weight: Tensor) -> Tensor:
-    """Return weight [N, K] in 8 bits: [N * K' + 2 * N * K' / 32] bytes, K' being K rounded up to 32s.
+    """Return weight [N, K] in 8 bits: [N * K' + 2 * N * K' / 64 + 32] bytes, K' being K rounded up to 64s.
 
-    These are the integers [N, K'] and then the scales [N, K' / 32].
+    These are the integers [N, K'], then the scales [N, K' / 64] and zeros.
     """
     N, K = weight.shape
-    groups = F.pad(weight.detach().float(), (0, -K % GROUP)).view(N, -1, GROUP)  # [N, G, 32]
+    groups = F.pad(weight.detach().float(), (0, -K % GROUP)).view(N, -1, GROUP)  # [N, G, 64]
     exact = groups.abs().amax(dim=-1) / 127
     scales = exact.to(torch.bfloat16)  # rounded to nearest, and then up, so that no integer exceeds 127
     above = (scales.view(torch.int16) + 1).view(torch.bfloat16)
     scales = torch.where(scales.float() < exact, above, scales)
     divisor = torch.where(scales == 0, 1, scales).float()
     integers = (groups / divisor[..., None]).round().to(torch.int8)
-    return torch.cat([integers.view(torch.uint8).flatten(), scales.view(torch.uint8).flatten()])
+    scales = F.pad(scales.flatten(), (0, _BEHIND))
+    return torch.cat([integers.view(torch.uint8).flatten(), scales.view(torch.uint8)])
 
 
 def dequantize(packed: Tensor, N: int, K: int, rows: Tensor | None = None) -> Tensor:
     """Return the float32 numbers [N, K] that :func:`quantize` kept, or the ``rows`` [*] of them [*, K]."""
     groups = -(-K // GROUP)
     integers = packed[: N * groups * GROUP].view(torch.int8).view(N, groups, GROUP)
-    scales = packed[N * groups * GROUP :].view(torch.bfloat16).view(N, groups)
+    scales = packed[N * groups * GROUP :].view(torch.bfloat16)[: N * groups].view(N, groups)
     if rows is not None:
         integers, scales = integers[rows], scales[rows]
     wide = integers.float() * scales.float()[..., None]
@@ -44,7 +47,7 @@ def dequantize(packed: Tensor, N: int, K: int, rows: Tensor | None = None) -> Te
 
 
 def narrowed(x: Tensor) -> Tensor:
-    """Return x [.., K] rounded to groups of 32 integers of 16 bits, the largest being 32,767, as float32.
+    """Return x [.., K] rounded to groups of 64 integers of 16 bits, the largest being 32,767, as float32.
 
     A group with NaN or infinity becomes NaN; one with nothing above 1e-30 becomes zeros.
     """

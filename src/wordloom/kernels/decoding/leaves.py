@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from wordloom.kernels import arithmetic
+from wordloom.kernels import GROUP, arithmetic
 from wordloom.kernels.arithmetic import exp, highest, rms_scale, silu
-from wordloom.kernels.integer_products import GROUP, integer_tile, narrow, narrowed_bytes
+from wordloom.kernels.integer_products import integer_tile, narrow, narrowed_bytes
 from wordloom.kernels.machine_code import exact_routine, routine
 from wordloom.kernels.memory import FLOAT, load, pointer, store
 from wordloom.kernels.products import tile
@@ -98,8 +98,8 @@ def project_integers(
 ) -> None:
     """As :func:`project` with a weight in 8 bits; ``narrowed`` is room for x [R, K] in 16 bits.
 
-    The weight is [N, K'] int8, K' being K rounded up to a multiple of 32, and behind it [N, K' / 32] bfloat16
-    scales.
+    The weight is [N, K'] int8, K' being K rounded up to a multiple of 64, and behind it [N, K' / 64] bfloat16
+    scales, and room for a vector of them.
     """
     R, K = x.shape
     N = out.shape[1]
@@ -111,24 +111,26 @@ def project_integers(
     first, last = share(N, thread, threads)
     quarter = (last - first + 3) // 4
     apart = quarter * K
-    scales = address + N * K  # a group has 32 bytes and 2 bytes of scale
+    scales, to_scales = address + N * K, GROUP // 2  # a group has 64 bytes and 2 bytes of scale
     for n in range(first, first + quarter):
         there = (last - n + quarter - 1) // quarter
-        weight, scale = address + n * K, scales + n * K // 16
+        weight, scale = address + n * K, scales + n * K // to_scales
         r = 0
         while r < R:
             token, place = at_x + r * row_of_x, at_out + 4 * (r * N + n)
             if R - r >= 4:
                 for j in range(0, there, _BESIDE_FOUR):
                     rows, to, few = weight + j * apart, place + 4 * j * quarter, there - j
-                    some = scale + j * apart // 16
-                    _integer_fours(rows, apart, some, min(_BESIDE_FOUR, few), token, K, to, N, quarter, add)
+                    some = scale + j * apart // to_scales
+                    _integer_fours(
+                        rows, apart, some, min(_BESIDE_FOUR, few), token, row_of_x, K, to, N, quarter, add,
+                    )  # fmt: skip
                 r += 4
             elif R - r >= 2:
-                _integer_two_by_four(weight, apart, scale, there, token, K, place, N, quarter, add)
+                _integer_two_by_four(weight, apart, scale, there, token, row_of_x, K, place, N, quarter, add)
                 r += 2
             else:
-                _integer_one_by_four(weight, apart, scale, there, token, K, place, N, quarter, add)
+                _integer_one_by_four(weight, apart, scale, there, token, row_of_x, K, place, N, quarter, add)
                 r += 1
     if bias.shape[0]:
         for r in range(R):
