@@ -82,6 +82,11 @@ def cross_entropy(dtype: torch.dtype) -> Iterator[Case]:
     yield "softmax_error", str([1024, V]), ours, plain
 
 
+def log_sum_exp(dtype: torch.dtype) -> Iterator[Case]:
+    logits = torch.randn(8, V).to(dtype)
+    yield "log_sum_exp", str([8, V]), lambda: fused.log_sum_exp(logits), lambda: logits.float().logsumexp(-1)
+
+
 def attention(dtype: torch.dtype) -> Iterator[Case]:
     for head_dim, is_causal in ((64, True), (64, False), (40, True)):
         sides = [leaf(B, T, 8, head_dim, dtype=dtype) for _ in range(3)]
@@ -150,7 +155,7 @@ def main() -> None:
     if not programs.ready():
         raise SystemExit("no kernels run here: they need Linux, PyTorch's OpenMP runtime and numba")
     for dtype in (torch.float32, torch.bfloat16):
-        for group in (elementwise, cross_entropy, attention, recurrent):
+        for group in (elementwise, cross_entropy, log_sum_exp, attention, recurrent):
             for name, shape, ours, plain in group(dtype):
                 if asked.names and not any(part in name for part in asked.names):
                     continue

@@ -208,6 +208,18 @@ def rotation(rng: random.Random, drawn: Drawn) -> None:
     agree(lambda x: fused.rotate(x.transpose(1, 2), angle.cos(), angle.sin()), slow, [x])
 
 
+def log_sum_exp(rng: random.Random, drawn: Drawn) -> None:
+    dtype, N, V = a_dtype(rng), size(rng, 20), size(rng, 300)
+    drawn |= {"dtype": dtype, "N": N, "V": V}
+    logits = tensor(rng, N, V, dtype=dtype) * rng.choice([1, 30])
+    if V > 1:
+        logits[:, rng.randrange(V)] = -torch.inf
+    wanted = logits.double().logsumexp(dim=-1)
+    torch.testing.assert_close(fused.log_sum_exp(logits).double(), wanted, atol=1e-5, rtol=1e-6)
+    logits[rng.randrange(N), rng.randrange(V)] = torch.nan
+    assert torch.equal(fused.log_sum_exp(logits).isfinite(), ~logits.isnan().any(dim=-1) & wanted.isfinite())
+
+
 def cross_entropy(rng: random.Random, drawn: Drawn) -> None:
     dtype, N, D, V = a_dtype(rng), size(rng, 50), size(rng, 40), size(rng, 200)
     bias, smoothing, chunk = rng.random() < 0.5, rng.choice([0.0, 0.1]), rng.choice([1, 4000, 1 << 26])
@@ -317,8 +329,8 @@ def encoder(rng: random.Random, drawn: Drawn) -> None:
 CASES: dict[str, Callable[[random.Random, Drawn], None]] = {
     case.__name__: case
     for case in (
-        attention, sparse_attention, elementwise, rms_norm, rotation, cross_entropy, products, recurrence,
-        encoder,
+        attention, sparse_attention, elementwise, rms_norm, rotation, log_sum_exp, cross_entropy, products,
+        recurrence, encoder,
     )
 }  # fmt: skip
 

@@ -174,9 +174,11 @@ def test_programs_compute_what_the_modules_do(family: str) -> None:
                     hidden = each.hidden(tokens[:, t : t + 1], cache=cache)
                     logits.append(each.lm_head(hidden)[:, -1].float().clone())
                 found.append(torch.stack(logits))
-        # where the last bit of a sum differs, a number may round to the next of 65,535 steps
+        # where the last bit of a sum differs, a number may round to the next of 65,535 steps, or a key or value
+        # to the next bfloat16, 2^-8 away
+        close = 1e-3 if family in ("transformer", "bert_generation") else 2e-2
         scale = float(found[1].abs().max())
-        torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-3 * scale)
+        torch.testing.assert_close(found[0], found[1], rtol=close, atol=close * scale)
 
     hold()
 
@@ -192,6 +194,8 @@ def test_a_tied_head_shares_the_table_and_twins_agree(rng: random.Random) -> Non
             linear = slow.get_submodule(name)
             linear.weight.data = twin(linear.weight.data)
             linear.register_forward_pre_hook(lambda _module, given: (narrowed(given[0]),))
+    for block in slow.blocks:
+        block.attention.kept_dtype = torch.bfloat16
     tokens = torch.randint(0, 37, (2, 17))
     torch.testing.assert_close(model(tokens), slow(tokens), atol=1e-5, rtol=1e-4)
     settings_: dict[str, Any] = {"sampling": Sampling(temperature=0, max_new_tokens=15)}

@@ -20,6 +20,7 @@ from wordloom.generate.prompts import check_known, new_token_limits, not_finite,
 from wordloom.generate.sampling import Sampling, next_ids, row_generator, seed_of
 from wordloom.generate.speculation import Drafter, DraftLength, NewDrafter
 from wordloom.models import generation_limit
+from wordloom.nn.fused import log_sum_exp
 from wordloom.nn.memory import Memory
 
 FinishReason = Literal["length", "eos", "stop"]
@@ -271,7 +272,7 @@ class Engine:
         """Draw a token for each of the rows at ``places`` by logits [B, V] of all rows."""
         if len(places) < len(logits):
             logits = logits[torch.tensor(places, device=logits.device)]
-        normalizers = logits.logsumexp(dim=-1)  # [B], finite where the largest logit is
+        normalizers = log_sum_exp(logits)  # [B], finite where the largest logit is
         if not all(map(math.isfinite, normalizers.tolist())):
             raise not_finite()
         ids = self._draw(logits, places)  # [B]

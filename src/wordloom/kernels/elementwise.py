@@ -96,6 +96,18 @@ def rms_norm_backward(
 
 @parallel
 @leaf
+def log_sum_exp(start: int, stop: int, V: int, logits: Stored, out: Floats) -> None:
+    """out [N] = log sum exp(logits [N, V])."""
+    for row in range(start, stop):
+        first, total = row * V, f4(0.0)
+        most = highest(logits, first, V)
+        for i in range(first, first + V):
+            total += exp(load(logits, i) - most)
+        out[row] = most + np.log(total)
+
+
+@parallel
+@leaf
 def softmax_error(
     start: int, stop: int, V: int, smoothing: float, logits: Stored, targets: Integers, losses: Floats
 ) -> None:

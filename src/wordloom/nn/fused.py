@@ -61,6 +61,18 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     return F.dropout(x, p, training)
 
 
+def log_sum_exp(logits: Tensor) -> Tensor:
+    """``logits.float().logsumexp(dim=-1)`` of logits [N, V], without a gradient; no number where one is none.
+
+    A row of infinite logits has no finite result either.
+    """
+    if not logits.requires_grad and fits(logits):
+        out = torch.empty(logits.shape[0])
+        run("elementwise.log_sum_exp", logits.dtype, *logits.shape, logits, out)
+        return out
+    return logits.float().logsumexp(dim=-1)
+
+
 def softmax_error(
     logits: Tensor, targets: Tensor, *, ignore_index: int, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:

@@ -59,7 +59,7 @@ class FastModel(Accelerated):
 
     def _forget_weights(self) -> None:
         self.dtype = kept_dtype(self.model)
-        self.cache_dtype = torch.float32 if self.dtype == torch.int8 else self.dtype
+        self.cache_dtype = torch.bfloat16 if self.dtype == torch.int8 else self.dtype
         self.most_rows = self._most_rows()
         # a norm of a narrow row is computed for several rows at once
         self.most_alike = self.most_rows if self.config.dim >= NARROWEST else 1

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from wordloom.errors import ConfigError
 from wordloom.models.families import family_of
+from wordloom.nn.attention import Attention
 from wordloom.nn.quantized import Int8Embedding, Int8Linear
 
-QUANTIZED_FAMILIES = ("gpt", "gpt2", "llama", "transformer", "bert_generation")
+_CAUSAL = ("gpt", "gpt2", "llama")
+QUANTIZED_FAMILIES = (*_CAUSAL, "transformer", "bert_generation")
 
 
 def quantize_model(model: Any) -> None:
     """Replace the linear layers of ``model`` and its token embeddings by layers with weights in 8 bits.
 
     Norms, biases and learned positions stay float32.  A head that shares the embedding's weights goes on
-    sharing them.
+    sharing them.  A model that only continues text keeps its keys and values in bfloat16, which are then half
+    as large as in float32.
 
     Raises ConfigError for a family whose models have no such layers.
     """
@@ -37,6 +41,8 @@ def quantize_model(model: Any) -> None:
         if isinstance(module, nn.Linear):
             shared = embeddings.get(id(module.weight))
             _replace(model, name, Int8Linear(module, None if shared is None else shared.packed))
+        elif isinstance(module, Attention) and family in _CAUSAL:
+            module.kept_dtype = torch.bfloat16
 
 
 def is_quantized(model: nn.Module) -> bool:

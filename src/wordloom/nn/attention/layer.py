@@ -151,6 +151,7 @@ class Attention(nn.Module):
             self.key_projection = Projection(pattern.keys, pattern.longest)
             self.value_projection = Projection(pattern.keys, pattern.longest)
         self.backend = "auto"
+        self.kept_dtype: torch.dtype | None = None  # of exact attention's keys and values; None: as computed
         self.recorded: list[Tensor] | None = None  # set to a list to collect weights (backend "exact")
 
     def forward(self, x: Tensor, **settings: Any) -> Tensor:
@@ -183,8 +184,12 @@ class Attention(nn.Module):
         visibility = visibility.through(self.pattern)
         if cache is not None and isinstance(self.pattern, Performer):
             return self._continue(self.pattern, q, k, v, visibility, cast(CachedState, cache))
+        if self.kept_dtype is not None and not isinstance(self.pattern, Approximation):
+            k, v = k.to(self.kept_dtype), v.to(self.kept_dtype)
         if cache is not None:
             k, v, visibility = cast(CachedKeys, cache).append(k, v, visibility)
+        if k.dtype != q.dtype and self.kept_dtype is not None:
+            k, v = k.to(q.dtype), v.to(q.dtype)
         if visibility.key_positions is not None and q.shape[2] > QUERIES_AT_ONCE:
             out = self._attend_in_parts(q, k, v, visibility)
         else:
