@@ -26,7 +26,8 @@ from wordloom.kernels.decoding.leaves import project_integers
 from wordloom.kernels.integer_products import integer_tile, narrow, narrowed_bytes
 from wordloom.models import BertConfig, GPT2Config, LlamaConfig, RNNConfig, build
 from wordloom.models.building.quantized import QUANTIZED_FAMILIES, quantize_model
-from wordloom.nn.quantized import GROUP, Int8Linear, dequantize, narrowed, quantize
+from wordloom.nn.linear import has_fast_bf16
+from wordloom.nn.quantized import GROUP, MOST_EXACT_ROWS, Int8Linear, dequantize, narrowed, quantize
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 
@@ -174,13 +175,29 @@ def test_programs_compute_what_the_modules_do(family: str) -> None:
                     hidden = each.hidden(tokens[:, t : t + 1], cache=cache)
                     logits.append(each.lm_head(hidden)[:, -1].float().clone())
                 found.append(torch.stack(logits))
-        # where the last bit of a sum differs, a number may round to the next of 65,535 steps, or a key or value
-        # to the next bfloat16, 2^-8 away
+        # where the last bit of a sum differs, a number may round to the next of 65,535 steps, or a key or
+        # value to the next bfloat16, 2^-8 away
         close = 1e-3 if family in ("transformer", "bert_generation") else 2e-2
         scale = float(found[1].abs().max())
         torch.testing.assert_close(found[0], found[1], rtol=close, atol=close * scale)
 
     hold()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_many_rows_are_multiplied_in_bfloat16_where_it_is_fast(bias: bool, rng: random.Random) -> None:
+    for _ in range(10):
+        N, K, R = rng.randint(1, 150), rng.randint(1, 300), rng.choice([1, 63, 64, 65, 66, 97, 200])
+        linear = torch.nn.Linear(K, N, bias=bias)
+        x = torch.randn(2, R, K)
+        found = Int8Linear(linear)(x).detach()
+        linear.weight.data = twin(linear.weight.data)
+        wanted = linear(x).detach()
+        short = 2 * R > MOST_EXACT_ROWS and has_fast_bf16(CPU)
+        assert found.dtype == torch.float32
+        close = 2**-7 if short else 1e-4
+        assert float((found - wanted).norm()) <= close * float(wanted.norm())
+        assert not short or float((found - wanted).norm()) > 0
 
 
 def test_a_tied_head_shares_the_table_and_twins_agree(rng: random.Random) -> None:

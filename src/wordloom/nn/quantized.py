@@ -14,7 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wordloom.kernels import GROUP
+from wordloom.nn.linear import has_fast_bf16
 
+# With fast bfloat16, more rows than this are multiplied in it; up to here the programs are as fast (Zen 4).
+MOST_EXACT_ROWS = 64
 _BEHIND = 16  # scales: compiled programs read whole vectors
 
 
@@ -37,13 +40,18 @@ def quantize(weight: Tensor) -> Tensor:
 
 def dequantize(packed: Tensor, N: int, K: int, rows: Tensor | None = None) -> Tensor:
     """Return the float32 numbers [N, K] that :func:`quantize` kept, or the ``rows`` [*] of them [*, K]."""
-    groups = -(-K // GROUP)
-    integers = packed[: N * groups * GROUP].view(torch.int8).view(N, groups, GROUP)
-    scales = packed[N * groups * GROUP :].view(torch.bfloat16)[: N * groups].view(N, groups)
+    integers, scales = _parts(packed, N, K)
     if rows is not None:
         integers, scales = integers[rows], scales[rows]
-    wide = integers.float() * scales.float()[..., None]
+    wide = integers.float() * scales.float()
     return wide.flatten(-2)[..., :K]
+
+
+def _parts(packed: Tensor, N: int, K: int) -> tuple[Tensor, Tensor]:
+    """Return the integers [N, K' / 64, 64] and the scales [N, K' / 64, 1] that :func:`quantize` kept."""
+    groups = -(-K // GROUP)
+    integers = packed[: N * groups * GROUP].view(torch.int8).view(N, groups, GROUP)
+    return integers, packed[N * groups * GROUP :].view(torch.bfloat16)[: N * groups].view(N, groups, 1)
 
 
 def narrowed(x: Tensor) -> Tensor:
@@ -61,7 +69,8 @@ def narrowed(x: Tensor) -> Tensor:
 class Int8Linear(nn.Module):
     """x [.., in] -> x weight^T + bias [.., out] with a weight in 8 bits, which is widened at each call.
 
-    Compiled decoding programs read ``packed`` instead.
+    For many rows of x, on a CPU with fast bfloat16, both factors are rounded to bfloat16.  Compiled decoding
+    programs read ``packed`` instead.
     """
 
     packed: Tensor
@@ -74,9 +83,18 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [.., in] -> [.., out]."""
+        if self._in_bfloat16(x):
+            integers, scales = _parts(self.packed, self.out_features, self.in_features)
+            short = integers.to(torch.bfloat16).mul_(scales).flatten(-2)[:, : self.in_features]
+            out = F.linear(x.to(torch.bfloat16), short).to(x.dtype)
+            return out if self.bias is None else out + self.bias.to(x.dtype)
         weight = dequantize(self.packed, self.out_features, self.in_features)
         bias = None if self.bias is None else self.bias.float()
         return F.linear(narrowed(x), weight, bias).to(x.dtype)
+
+    def _in_bfloat16(self, x: Tensor) -> bool:
+        many = x.numel() > MOST_EXACT_ROWS * self.in_features
+        return many and x.device.type == "cpu" and not x.requires_grad and has_fast_bf16(x.device)
 
 
 class Int8Embedding(nn.Module):

@@ -30,8 +30,8 @@ from wordloom.models.checks import positions_within
 from wordloom.nn import GatedFeedForward, KeyValueCache
 from wordloom.nn.attention.kinds import Block, Dilated, Full, Global
 from wordloom.nn.cache import SPARE_PLACES, Cache, LayerKeyValues
-from wordloom.nn.linear import has_amx, widens
-from wordloom.nn.quantized import stored_weight
+from wordloom.nn.linear import has_amx, has_fast_bf16, widens
+from wordloom.nn.quantized import MOST_EXACT_ROWS, stored_weight
 
 # The largest number of tokens computed at once for which the programs are faster than PyTorch's products.  On
 # Zen 4, PyTorch is faster from 64 to 96 tokens in float32 and from about 32 in bfloat16; on Zen 3 from fewer.
@@ -40,7 +40,7 @@ BFLOAT16_ROWS = 24
 AMX_BFLOAT16_ROWS = 8
 WIDENED_BFLOAT16_ROWS = 96  # where PyTorch first converts all weights to float32
 NARROWEST = 16
-INT8_ROWS = 256  # the modules widen all weights; they are faster from 384
+INT8_ROWS = 256  # without fast bfloat16 the modules widen all weights to float32, and are faster from 384
 
 
 class FastModel(Accelerated):
@@ -75,7 +75,7 @@ class FastModel(Accelerated):
     def _most_rows(self) -> int:
         """Return the largest number of tokens computed at once for which a program is faster."""
         if self.dtype == torch.int8:
-            return INT8_ROWS
+            return MOST_EXACT_ROWS if has_fast_bf16(torch.device("cpu")) else INT8_ROWS
         if self.dtype == torch.float32:
             return FLOAT32_ROWS
         if widens(torch.device("cpu"), self.dtype):
