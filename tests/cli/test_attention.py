@@ -17,6 +17,7 @@ from wordloom.models import BertConfig, GPT2Config, LlamaConfig, RNNConfig, Task
 from wordloom.run import train
 from wordloom.text import Tokenizer
 from wordloom.weights import load_config, load_model, save_model
+from wordloom.weights.configs import require_equal_settings
 
 TEXT = "The dog sat on the mat. A cat ran to the dog and sat there too.\n" * 8
 
@@ -65,6 +66,9 @@ def test_evaluate_with_another_pattern(folder: Path, tmp_path: Path) -> None:
         save_model(other, tmp_path / name, tokenizer=Tokenizer.from_pretrained(folder / name))
         assert loss_of(run("evaluate", tmp_path / name, *asked).stdout) == loss_of(banded) != loss_of(full)
         assert json.loads(banded)["notes"] == [f"attention {pattern}, and full in training"]
+        for score in json.loads(banded)["scores"]:
+            assert f"|attention:{pattern}|v:" in score["signature"]
+        assert "|attention:" not in full
     with pytest.raises(WordloomError, match="a model of family 'rnn' has no attention by position; these"):
         run("evaluate", folder / "rnn", *asked, "--attention", "band:4")
     with pytest.raises(WordloomError, match="unknown attention 'bond:4'"):
@@ -191,6 +195,23 @@ def test_heads_that_cannot_be_merged(folder: Path, tmp_path: Path) -> None:
         run("convert", folder / "llama", "--kv-heads", 1, "--out", tmp_path / "out")
     run("convert", folder / "llama", "--kv-heads", 1, "--out", tmp_path / "out", "--force")
     assert load_config(tmp_path / "out").kv_heads == 1
+    asked = ["convert", str(folder / "llama"), "--kv-heads", "1", "--out", str(tmp_path / "none")]
+    with pytest.raises(WordloomError, match="merge 'mean' draws no weights: leave out --seed"):
+        run(*asked, "--seed", 3)
+    done = CliRunner().invoke(app, [*asked, "--merge", "random", "--seed", str(2**63)])
+    assert done.exit_code == 2
+    assert "less than or equal to 9223372036854775807" in done.stderr
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(WordloomError, match="holds a run, which --resume would go on with; choose another"):
+        run("convert", folder / "llama", "--kv-heads", 1, "--out", tmp_path / "run", "--force")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("")
+    with pytest.raises(WordloomError, match="holds files that are no checkpoint; choose another --out"):
+        run("convert", folder / "llama", "--kv-heads", 1, "--out", tmp_path / "notes")
+    run("convert", folder / "llama", "--kv-heads", 2, "--out", tmp_path / "two")
+    config = load_config(folder / "llama")
+    with pytest.raises(WordloomError, match=r"has n_kv_heads 2, the model has 4; set model\.n_kv_heads=2"):
+        require_equal_settings(load_config(tmp_path / "two"), config, tmp_path / "two", may_differ=())
 
 
 def test_a_model_with_a_head_keeps_it(tmp_path: Path) -> None:
@@ -231,6 +252,10 @@ def test_costs_count_what_the_pattern_sees() -> None:
         found: dict[str, Any] = json.loads(run("inspect", "llama-15m", *more, "--json").stdout)
         return found
 
+    far = costs("--attention", "band:64", "--context", 100_000)  # a text of bounded keys has no end
+    assert far["keys_per_query"] == pytest.approx(64, rel=1e-3)
+    with pytest.raises(WordloomError, match="context 100000 is above max_seq_len 256"):
+        costs("--context", 100_000)
     full, banded = costs(), costs("--attention", "band:64")
     keys = (64 * 256 - 64 * 63 // 2) / 256
     assert (full["keys_per_query"], banded["keys_per_query"]) == (256, keys)

@@ -76,7 +76,7 @@ def test_what_has_no_positions(tokenizer: Tokenizer) -> None:
             bits_by_position(model, tokenizer, TEXTS, window=window)
     with pytest.raises(EvaluationError, match="no token to predict"):
         bits_by_position(model, tokenizer, [""])
-    with pytest.raises(EvaluationError, match="allowed: 1 or more; this model has no default"):
+    with pytest.raises(EvaluationError, match="no longest text; say how many tokens it reads"):
         bits_by_position(build(RNNConfig(vocab_size=tokenizer.vocab_size, dim=8)), tokenizer, TEXTS)
     lossy = Tokenizer.train(TEXTS, kind="wordpiece", vocab_size=80)
     with pytest.raises(EvaluationError, match="bits per byte are undefined"):

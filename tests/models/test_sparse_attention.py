@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from wordloom.errors import GenerationError
+from wordloom.errors import ConfigError, GenerationError
 from wordloom.models import (
     BertConfig,
     GPT2Config,
     GPTConfig,
     LlamaConfig,
+    RobertaConfig,
     TransformerConfig,
     build,
 )
+from wordloom.models.building.attention import set_attention
 from wordloom.models.fast_encoder import FastEncoder
 from wordloom.nn.attention import set_attention_backend
 from wordloom.nn.cache import SPARE_PLACES
@@ -200,3 +203,32 @@ def test_packed_documents_see_what_they_would_see_alone(rng: random.Random) -> N
         found = model(tokens, documents=documents)
         for part, text in zip(found.split(lengths, dim=1), tokens.split(lengths, dim=1), strict=True):
             close(part, exact(model, text), f"{pattern} {lengths}")
+
+
+@pytest.mark.parametrize("attention", ["full", "band:3", "band:3+random:2:0", "performer:4", "block:2"])
+def test_batches_without_a_token_have_no_error(attention: str) -> None:
+    size: dict[str, Any] = {"vocab_size": 9, "max_seq_len": 16, "dim": 8, "n_heads": 2, "n_layers": 1}
+    for config in (
+        LlamaConfig(hidden_dim=8, attention=attention, **size),
+        BertConfig(attention=attention, **size),
+    ):
+        model = build(config).eval()
+        for rows, tokens in ((1, 4), (3, 1), (0, 4), (0, 0)):
+            attend = torch.zeros(rows, tokens, dtype=torch.bool)
+            found = model.hidden(torch.zeros(rows, tokens, dtype=torch.long), attend=attend)
+            assert found.shape == (rows, tokens, 8)
+
+
+def test_other_attention_is_that_of_a_model_built_with_it() -> None:
+    size: dict[str, Any] = {"vocab_size": 13, "max_seq_len": 20, "dim": 12, "n_heads": 2, "n_layers": 2}
+    model = with_large_weights(RobertaConfig(attention="longformer:3:1", global_projections=True, **size))
+    tokens = torch.randint(0, 13, (2, 17))
+    for pattern in ("longformer:3:4", "longformer:2:2,longformer:5:1"):
+        other = build(replace(model.config, attention=pattern)).eval()
+        other.load_state_dict(model.state_dict())
+        set_attention(model, pattern)
+        torch.testing.assert_close(model.hidden(tokens), other.hidden(tokens))
+    with pytest.raises(ConfigError, match=r"global_projections are for the tokens of 'global:G'"):
+        set_attention(model, "band:3")
+    with pytest.raises(ConfigError, match=r"linformer:4' has weights of another shape than this model's"):
+        set_attention(build(BertConfig(attention="linformer:8", **size)), "linformer:4")

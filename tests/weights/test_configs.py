@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wordloom.errors import CheckpointError
-from wordloom.models import PRESETS, GPT2Config, GPTConfig, LlamaConfig, TransformerConfig
+from wordloom.models import PRESETS, GPT2Config, GPTConfig, LlamaConfig, RobertaConfig, TransformerConfig
 from wordloom.nn import ACTIVATIONS
 from wordloom.weights import config_from_json, config_to_json, load_config
 from wordloom.weights.configs import FORMATS
@@ -133,6 +133,7 @@ def test_the_papers_transformer_is_marians_with_three_settings_of_ours(preset: s
         GPT2Config(bias=False),
         GPT2Config(activation="swish_learnt"),
         LlamaConfig(dim=100, n_heads=3, head_dim=32),
+        RobertaConfig(n_layers=2, attention="longformer:3:1,longformer:5:1", global_projections=True),
         LlamaConfig(
             rope_scaling={"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 512}
         ),
@@ -224,7 +225,14 @@ def test_rope_settings_old_and_new(settings: dict[str, Any], theta: float, scali
         ({"model_type": "gpt_neo"}, "type 'gpt_neo' are not read here: a GPT-Neo does not scale its"),
         (MINISTRAL | {"layer_types": ["chunked_attention"] * 32}, "layer_types can be a list of sliding_att"),
         (MINISTRAL | {"layer_types": ["full_attention"] * 3}, "layer_types lists 3 of 32 layers"),
-        (MINISTRAL | {"sliding_window": 0}, "W of 'band:W' is a whole number from 1"),
+        *(
+            (
+                MINISTRAL | {"sliding_window": window},
+                "sliding_window can be a whole number from 1 or null, not",
+            )
+            for window in (0, "8", "8,full", "8+global:4", 8.0, True, [8])
+        ),
+        ({"model_type": "cohere"}, "a Cohere runs attention and feed-forward side by side"),
         (
             {"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": True},
             "scale_attn_by_inverse_layer_idx = True",

@@ -136,6 +136,8 @@ def command(
     settings = {name: given[name] for name in evaluation.all_options}
     began = time.perf_counter()
     scores = evaluation.run(Request(contents, sources or [], TerminalReporter()), model, **settings)
+    if attention is not None:
+        scores = scores.with_setting("attention", attention)
     scores = replace(scores, notes=(*notes, *scores.notes))
     seconds = time.perf_counter() - began
     if json:

@@ -48,8 +48,10 @@ def bits_by_position(
     """
     longest = context_limit(model.config)
     window = longest if window is None else window
-    if window is None or window < 1 or (longest is not None and window > longest):
-        allowed = f"1 to {longest}" if longest is not None else "1 or more; this model has no default"
+    if window is None:
+        raise EvaluationError("this model has no longest text; say how many tokens it reads at once (window)")
+    if window < 1 or (longest is not None and window > longest):
+        allowed = f"1 to {longest}" if longest is not None else "1 or more"
         raise EvaluationError(f"a window of {window} tokens does not fit the model; allowed: {allowed}")
     reader = Reader(tokenizer, start="auto", end="none", specials=specials)
     nats, sizes, counts = (np.zeros(window) for _ in range(3))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from operator import add
 from typing import Any
 
@@ -71,6 +71,15 @@ class Scores(Mapping[str, Score]):
 
     def __len__(self) -> int:
         return len(self.scores)
+
+    def with_setting(self, name: str, value: str) -> Scores:
+        """Return the scores with one more setting in their signatures."""
+        scores = []
+        for score in self.scores:
+            before, version, after = score.signature.rpartition("|v:")  # translations have another form
+            signed = f"{before}|{name}:{value}|v:{after}" if version else f"{after}|{name}:{value}"
+            scores.append(replace(score, signature=signed))
+        return replace(self, scores=tuple(scores))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the values that JSON can hold."""

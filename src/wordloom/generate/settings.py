@@ -148,7 +148,9 @@ def _check(checkpoint: Any) -> None:
         value = checkpoint.get(key)
         items = value if isinstance(value, list) and key != "do_sample" else [value]
         if value is not None and not all(map(fits, items)):
-            raise CheckpointError(f"{CHECKPOINT}: {key} is {_short(value)}, not {what}; correct or remove it")
+            raise CheckpointError(
+                f"{CHECKPOINT} or config.json: {key} is {_short(value)}, not {what}; correct or remove it"
+            )
 
 
 def _short(value: Any) -> str:

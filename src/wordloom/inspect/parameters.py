@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from wordloom.errors import ConfigError
-from wordloom.models import context_limit, encodes, skeleton
+from wordloom.models import context_limit, encodes, generation_limit, skeleton
 from wordloom.models.building.cost import (
     Flops,
     attention_activation_bytes,
@@ -107,11 +107,11 @@ def parameter_table(model: Any, *, context: int | None = None) -> ParameterTable
     ``context`` is the number of keys per query for the cost of attention, by default max_seq_len.  A
     recurrent model has neither keys nor a limit.
 
-    Raises ConfigError for a context below 1 or above max_seq_len.
+    Raises ConfigError for a context below 1, and for one above max_seq_len unless a text may grow past it.
     """
     module = model if isinstance(model, nn.Module) else skeleton(model)
-    longest = context_limit(module.config)
-    context = (longest or 1) if context is None else context
+    longest = generation_limit(module.config)
+    context = (context_limit(module.config) or 1) if context is None else context
     if longest is not None and context > longest:
         raise ConfigError(f"context {context} is above max_seq_len {longest}; give {longest} or less")
     flops = flops_per_token(module, context=context)

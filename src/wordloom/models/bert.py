@@ -42,6 +42,7 @@ from wordloom.nn.attention import (
     Visibility,
     patterns_of_layers,
 )
+from wordloom.nn.attention.longformer import check_global_tokens
 from wordloom.nn.feed_forward import activation
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
@@ -77,7 +78,9 @@ class BertConfig:
         check_settings(self)
         if self.next_sentence_head and not self.pooler:
             raise ConfigError("next_sentence_head reads the pooler's vector; set pooler to true")
-        _ = self.patterns  # raises ConfigError for an unknown kind of attention
+        for pattern in self.patterns:  # raises ConfigError for an unknown kind of attention
+            if self.global_projections:
+                check_global_tokens(pattern)
 
     @property
     def patterns(self) -> tuple[AttentionKind, ...]:

@@ -39,13 +39,14 @@ FORMATS: dict[str, Format] = {
 }
 
 # Models with sliding windows that look like a LLaMA or a GPT-2, and compute something else.
-_GEMMA = "a Gemma adds 1 to the weights of its norms, scales its embeddings and caps its scores"
+_GEMMA = "a Gemma adds 1 to the weights of its norms and scales its embeddings"
 _OTHERWISE = {
     "gemma": _GEMMA,
-    "gemma2": _GEMMA,
+    "gemma2": _GEMMA + ", and Gemma 2 caps its scores",
     "gemma3": _GEMMA,
     "gemma3_text": _GEMMA,
     "gpt_neo": "a GPT-Neo does not scale its attention scores",
+    "cohere": "a Cohere runs attention and feed-forward side by side",
     "cohere2": "a Cohere runs attention and feed-forward side by side",
     "qwen2": "a Qwen2 has biases in q, k and v alone",
 }
@@ -209,4 +210,7 @@ def require_equal_settings(stored: Any, config: Any, folder: Path, *, may_differ
         name = _RESOLVED.get(field.name, field.name)
         theirs, ours = getattr(stored, name), getattr(config, name)
         if theirs != ours:
-            raise CheckpointError(f"{folder} has {field.name} {theirs!r}, the model has {ours!r}")
+            raise CheckpointError(
+                f"{folder} has {field.name} {theirs!r}, the model has {ours!r}; set "
+                f"model.{field.name}={theirs!r}".replace("=True", "=true").replace("=False", "=false")
+            )

@@ -75,6 +75,7 @@ def test_short_texts_and_many_landmarks_are_full_attention(rng: random.Random) -
         layer = attention(Nystrom(False, landmarks))
         layer.load_state_dict(full.state_dict())
         torch.testing.assert_close(layer(x), full(x), atol=1e-6, rtol=1e-5)
+        assert Nystrom(False, landmarks).n_pairs(n) == n * n
 
 
 def test_the_pseudo_inverse_of_softmax_weights() -> None:
@@ -212,6 +213,7 @@ def test_a_performer_continues_from_a_state(rng: random.Random) -> None:
         ("gpt2", "full,nystrom:8", "means over all tokens of a text"),
         ("transformer", "linformer:8", "use it in BERT or RoBERTa"),
         ("bert", "linformer:0", "K of 'linformer:K' is a whole number from 1"),
+        ("llama", "performer:16385", "performer:16385': a Performer has at most 16,384 features"),
         ("bert", "nystrom", "nystrom is written 'nystrom:M', not 'nystrom'"),
         ("bert", "performer:8+band:3", r"performer approximates full attention, and '\+' joins patterns"),
         ("llama", "band:3+performer:8", r"performer approximates full attention"),

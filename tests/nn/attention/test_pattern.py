@@ -17,7 +17,8 @@ from wordloom.nn.attention.pattern import Ranges
 
 TERMS = [
     "band:3", "band:1", "global:2", "dilated:2:3", "dilated:4:2", "dilated:1:7", "block:5", "block:3",
-    "random:3:7", "random:2:1", "full", "star", "bigbird:2:1:2", "longformer:3:2", "sinks:1:2", "sliding:4",
+    "random:3:7", "random:2:1", "random:17:2", "random:999999:0", "dilated:3:1073741824", "full",
+    "star", "bigbird:2:1:2", "longformer:3:2", "sinks:1:2", "sliding:4",
 ]  # fmt: skip
 TEXTS = st.lists(st.sampled_from(TERMS), min_size=1, max_size=4).map("+".join)
 LENGTHS = st.sampled_from([1, 2, 3, 7, 13, 29, 40])

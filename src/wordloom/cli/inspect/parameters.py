@@ -160,7 +160,7 @@ def _stack(component: Component) -> str:
 
 def _cache_table(table: ParameterTable) -> Table:
     precisions = list(table.kv_cache[0].bytes_per_token)
-    whole = f"{precisions[-1]} × {table.context:,}"
+    whole = f"{table.context:,} in {precisions[-1]}"
     rows = plain_table(f"Key/value cache per {table.per}", "", "kv heads", *precisions, whole)
     for kv in table.kv_cache:
         sizes = list(kv.bytes_per_token.values())

@@ -12,6 +12,7 @@ from wordloom.models.families import MODELS, body_config, family_of
 from wordloom.models.task_model import TaskConfig
 from wordloom.nn import Attention
 from wordloom.nn.attention import Approximation
+from wordloom.nn.attention.low_rank import Projection
 
 
 def with_attention(config: Any, attention: str | list[str]) -> Any:
@@ -48,13 +49,20 @@ def set_attention(model: Any, attention: str) -> None:
     Raises ConfigError as :func:`with_attention`, and for a Linformer, whose weights the model lacks.
     """
     config = with_attention(model.config, attention)
-    fresh = dict(skeleton(config).named_modules())
-    missing = set(fresh) - {name for name, _ in model.named_modules()}
+    usual = skeleton(config)
+    fresh, there = dict(usual.named_modules()), dict(model.named_modules())
+    missing = set(fresh) - set(there)
     if missing:
         raise ConfigError(
             f"attention {attention!r} has weights that this model lacks, such as {min(missing)}; train it "
             "with them: wordloom train RECIPE --from CHECKPOINT model.attention=..."
         )
+    for name, kind in fresh.items():
+        if isinstance(kind, Projection) and there[name].weight.shape != kind.weight.shape:
+            raise ConfigError(
+                f"attention {attention!r} has weights of another shape than this model's {name}; train a "
+                "model with it: wordloom train RECIPE model.attention=..."
+            )
     for name, module in model.named_modules():
         if isinstance(module, Attention):
             module.pattern = fresh[name].pattern

@@ -218,7 +218,8 @@ class Attention(nn.Module):
                 return sparse_attention(
                     q, k, v, pattern=visibility.pattern, segments=segments, scale=self.scale, dropout=dropout
                 )
-        if self.backend == "auto" and dropout < 1.0 and (is_causal or not visibility.depends_on_query(T)):
+        one_row = is_causal or not visibility.depends_on_query(T)  # of the mask, which all queries share
+        if self.backend == "auto" and T and dropout < 1.0 and one_row:
             mask = None if is_causal else visibility.mask(T, S, device=q.device)  # [B, 1, 1, S]
             keys = None if mask is None else mask[:, 0, 0]  # [B, S]
             if plain(keys) and fused.attention_fits(q, k, v, is_causal=is_causal):

@@ -16,6 +16,21 @@ from wordloom.nn.attention.visibility import EVERYTHING, Visibility
 from wordloom.nn.linear import Linear
 
 
+def global_tokens(pattern: AttentionKind | None) -> int:
+    """Return G of ``global:G`` in a pattern; 0 without it."""
+    kinds = () if pattern is None else pattern.kinds
+    return next((kind.tokens for kind in kinds if isinstance(kind, Global)), 0)
+
+
+def check_global_tokens(pattern: AttentionKind) -> None:
+    """Raise ConfigError unless an encoder's ``pattern`` has ``global:G``."""
+    if not global_tokens(pattern) or pattern.causal:
+        raise ConfigError(
+            f"global_projections are for the tokens of 'global:G', and the attention is '{pattern}'; "
+            "add global:1, or leave them out"
+        )
+
+
 class LongformerAttention(Attention):
     """Self-attention of an encoder in which the first G tokens of a text query all keys by other projections.
 
@@ -26,13 +41,7 @@ class LongformerAttention(Attention):
 
     def __init__(self, *, dim: int, n_heads: int, pattern: AttentionKind, **settings: Any) -> None:
         super().__init__(dim=dim, n_heads=n_heads, bias=True, pattern=pattern, **settings)
-        tokens = [kind.tokens for kind in pattern.kinds if isinstance(kind, Global)]
-        if not tokens or pattern.causal:
-            raise ConfigError(
-                f"global_projections are for the tokens of 'global:G', and the attention is '{pattern}'; "
-                "add global:1, or leave them out"
-            )
-        self.tokens = tokens[0]
+        check_global_tokens(pattern)
         self.q_global_proj = Linear(dim, n_heads * self.head_dim)
         self.k_global_proj = Linear(dim, n_heads * self.head_dim)
         self.v_global_proj = Linear(dim, n_heads * self.head_dim)
@@ -42,7 +51,7 @@ class LongformerAttention(Attention):
         out = super().mixed(x, visibility=visibility, **others)
         B, T = x.shape[:2]
         text, position, _ = visibility.texts(B, T, x.device)  # [B, T]
-        is_global = (position < self.tokens) & (text >= 0)
+        is_global = (position < global_tokens(self.pattern)) & (text >= 0)
         most = int(is_global.sum(dim=1).max())
         place = is_global.int().argsort(dim=1, descending=True, stable=True)[:, :most]  # [B, G]
         row = torch.arange(B, device=x.device)[:, None]

@@ -143,9 +143,13 @@ class Pattern:
 
         return mask_mod
 
-    def ranges(self, n: int) -> Ranges:
-        """Return the keys that each query of a text of n tokens sees."""
-        return _ranges(self, n)
+    def ranges(self, n: int, longest: int | None = None) -> Ranges:
+        """Return the keys that each query of a text of n tokens sees.
+
+        Kinds with R random keys, which are all keys of a text of up to R tokens, are then a range, unless the
+        ``longest`` text of a batch has more.
+        """
+        return _ranges(self, n, n if longest is None else longest)
 
     def n_pairs(self, n: int) -> int:
         """Return how many pairs of a query and a key see each other in a text of n tokens."""
@@ -153,17 +157,18 @@ class Pattern:
 
 
 @functools.lru_cache(maxsize=64)
-def _ranges(pattern: Pattern, n: int) -> Ranges:
+def _ranges(pattern: Pattern, n: int, longest: int) -> Ranges:
     q = torch.arange(n)
-    spaced = [kind for kind in pattern.kinds if not isinstance(kind, Random)]
+    random = [kind for kind in pattern.kinds if isinstance(kind, Random) and kind.keys < longest]
+    spaced = [Full() if isinstance(kind, Random) else kind for kind in pattern.kinds if kind not in random]
     spaced.sort(key=lambda kind: kind.step)
     bounds = [kind.ranges(q, n, pattern.causal) for kind in spaced]
     last = q + 1 if pattern.causal else torch.full_like(q, n)
     none = torch.empty(0, n, dtype=torch.int32)
     first = torch.stack([first for first, _ in bounds]).int() if bounds else none
     end = torch.stack([end.minimum(last) for _, end in bounds]).int() if bounds else none
-    steps = tuple(kind.step for kind in spaced)
-    draws = [kind.drawn(n, pattern.causal) for kind in pattern.kinds if isinstance(kind, Random)]
+    steps = tuple(min(kind.step, max(n, 1)) for kind in spaced)  # a larger one would overflow in products
+    draws = [kind.drawn(n, pattern.causal) for kind in random]
     drawn = torch.cat(draws, dim=1).int() if draws else torch.empty(n, 0, dtype=torch.int32)
     alone = Ranges(first, end, steps, drawn)
     drawn = drawn.masked_fill(alone.covers(drawn, len(steps)), -1)

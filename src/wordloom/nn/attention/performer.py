@@ -64,7 +64,9 @@ class Performer(Approximation):
                 log_k.new_zeros(*shape, texts.v.shape[-1]), log_k.new_zeros(shape),
                 log_k.new_full(shape, _LOWEST),
             )  # fmt: skip
-        step, parts = CHUNK if self.causal else max(n, 1), []
+        if n == 0:
+            return texts.q.new_zeros(*texts.q.shape[:-1], texts.v.shape[-1]), state
+        step, parts = CHUNK if self.causal else n, []
         # split(), since the gradient of a slice is as long as the text
         q, k, v = (torch.split(x, step, dim=-2) for x in (log_q, log_k, texts.v))
         for log_q, log_k, values in zip(q, k, v, strict=True):

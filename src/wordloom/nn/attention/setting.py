@@ -13,6 +13,7 @@ from wordloom.nn.attention.pattern import Pattern
 from wordloom.nn.attention.performer import Performer
 
 AttentionKind: TypeAlias = Pattern | Approximation
+MOST_FEATURES = 1 << 14  # of a Performer: orthogonal features take cubic time to draw
 
 
 def patterns_of_layers(
@@ -40,6 +41,8 @@ def _parsed(text: str, layer: int, causal: bool, longest: int | None) -> Attenti
     if len(terms) > 1:
         raise ConfigError(f"attention {text!r}: {name} approximates full attention, and '+' joins patterns")
     (number,) = numbers_of(name, APPROXIMATIONS[name], terms[0][1:], text)
+    if name == "performer" and number > MOST_FEATURES:
+        raise ConfigError(f"attention {text!r}: a Performer has at most {MOST_FEATURES:,} features")
     if name == "performer":
         return Performer(causal, number, layer)
     if causal or longest is None:

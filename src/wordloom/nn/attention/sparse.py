@@ -10,7 +10,6 @@ from torch.autograd.function import once_differentiable
 
 from wordloom.kernels import programs
 from wordloom.kernels.acceptance import fall_back, plain
-from wordloom.nn.attention.kinds import Random
 from wordloom.nn.attention.pattern import Pattern, Ranges
 from wordloom.nn.fused import attention_products
 
@@ -46,6 +45,8 @@ def sparse_attention(
     ``segments`` [N, 3] int64 has the row, first token and length of each text; tokens outside get zeros.
     ``dropout`` of the weights keeps no mask in memory: PyTorch's generator seeds a hash.
     """
+    if not len(segments):
+        return torch.zeros_like(q)
     seed = int(torch.randint(1 << 62, ())) if dropout else 0
     keys = _keys_of_segments(pattern, segments)
     return _SparseAttention.apply(q, k, v, keys, scale, dropout, seed)  # type: ignore[no-untyped-call]
@@ -67,9 +68,9 @@ def _keys_of_segments(pattern: Pattern, segments: Tensor) -> _SegmentKeys:
     ranges = pattern.ranges(max(lengths))
     places = dict.fromkeys(lengths, 0)
     drawn = ranges.drawn
-    if not pattern.causal and any(isinstance(kind, Random) for kind in pattern.kinds):
+    if not pattern.causal and drawn.shape[1]:
         # how many keys an encoder's query may see, and so the draw, depends on the length of its text
-        tables = {n: pattern.ranges(n).drawn for n in places}
+        tables = {n: pattern.ranges(n, max(lengths)).drawn for n in places}
         total = 0
         for n, table in tables.items():
             places[n], total = total, total + len(table)

@@ -143,7 +143,7 @@ class Visibility:
         Each is [B, T] int64.  Tokens of one text need not stand side by side.
         """
         text = torch.zeros(B, T, dtype=torch.int64, device=device)
-        text = text if self.documents is None else self.documents - self.documents.min()
+        text = text if self.documents is None or not T * B else self.documents - self.documents.min()
         text = text if self.real_keys is None else text.masked_fill(~self.real_keys, -1)
         order = text.argsort(dim=1, stable=True)
         place = order.argsort(dim=1)  # where a token stands among its row's, sorted by text
@@ -170,7 +170,7 @@ class Visibility:
         if documents is None:
             assert real is not None
             documents = torch.zeros_like(real, dtype=torch.int64)
-        codes = documents.cpu() - documents.min().cpu()
+        codes = documents.cpu() - (documents.min().cpu() if documents.numel() else 0)
         codes = codes if real is None else codes.masked_fill(~real.cpu(), -1)  # [B, T]
         begins = torch.ones_like(codes, dtype=torch.bool)
         begins[:, 1:] = codes[:, 1:] != codes[:, :-1]

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from wordloom.errors import CheckpointError
 from wordloom.run.models.sentence_folder import pooling_files, pooling_of
 from wordloom.weights import save_model
 from wordloom.weights.configs import TOKEN_IDS
@@ -32,8 +33,13 @@ def save_derived(
 
     The JSON file ``name`` has the ``facts`` of how the model was made, and ``recipe.toml`` is copied.
 
-    Raises CheckpointError as :func:`wordloom.weights.save_model`.
+    Raises CheckpointError as :func:`wordloom.weights.save_model`, and for an ``out`` with other files or with
+    a run, which ``--resume`` would go on with from its own checkpoints.
     """
+    if (out / "checkpoints").is_dir():
+        raise CheckpointError(f"{out} holds a run, which --resume would go on with; choose another --out")
+    if out.is_dir() and any(out.iterdir()) and not (out / "config.json").exists():
+        raise CheckpointError(f"{out} holds files that are no checkpoint; choose another --out")
     files = {name: json.dumps(facts, indent=1) + "\n"}
     in_run = source.parent.name == "checkpoints"
     recipe = (source.parent.parent if in_run else source) / "recipe.toml"

@@ -108,7 +108,8 @@ _DTYPES = {
 def _model(checkpoint: Checkpoint, device: str, dtype: str) -> Any:
     """Return the model; raises DeviceError for an unknown device or dtype."""
     if dtype not in _DTYPES:
-        raise DeviceError(f"unknown dtype {dtype!r}; {did_you_mean(dtype, _DTYPES)}")
+        hint = did_you_mean(dtype, _DTYPES) if isinstance(dtype, str) else f"allowed: {', '.join(_DTYPES)}"
+        raise DeviceError(f"unknown dtype {dtype!r}; {hint}")
     model = load_model(checkpoint.folder, dtype=_DTYPES[dtype], device=choose_device(device)).eval()
     if dtype == "int8":
         quantize_model(model)

@@ -169,7 +169,10 @@ def _roberta_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _longformer_windows(config: BertConfig) -> list[int] | None:
-    """Return the width of each layer's window as transformers counts it; None for other attention."""
+    """Return the width of each layer's window as transformers counts it; None for other attention.
+
+    transformers pads texts to a multiple of the widest window, so the others must divide it.
+    """
     widths, tokens = [], set()
     for pattern in config.patterns:
         kinds = {type(kind): kind for kind in pattern.kinds}
@@ -178,7 +181,7 @@ def _longformer_windows(config: BertConfig) -> list[int] | None:
             return None
         widths.append(2 * band.width)
         tokens.add(first.tokens)
-    return widths if len(tokens) == 1 else None
+    return widths if len(tokens) == 1 and not any(max(widths) % width for width in widths) else None
 
 
 def _config_to(config: BertConfig) -> dict[str, Any] | None:

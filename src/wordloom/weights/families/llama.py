@@ -101,6 +101,8 @@ def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
 def _attention_from(theirs: Mapping[str, Any], n_layers: int) -> str:
     """Return the attention of a Mistral, whose layers have one window, or of a Ministral with both kinds."""
     window = theirs.get("sliding_window", _WINDOW)
+    if window is not None and (type(window) is not int or window < 1):
+        raise CheckpointError(f"sliding_window can be a whole number from 1 or null, not {window!r}")
     banded = "full" if window is None else f"band:{window}"
     kinds = theirs.get("layer_types")
     if kinds is None or theirs["model_type"] == "mistral":
