@@ -194,9 +194,9 @@ def main() -> None:
                 if T in found["band"]:
                     band = statistics.median(one["seconds"] for one in found["band"][T])
                     ratio[T] = round(seconds / band, 2)
-            print(json.dumps(
-                {"what": what, "side": side, "exponent": round(exponent(medians), 3), "times_of_band": ratio}
-            ), flush=True)  # fmt: skip
+            power = round(exponent(medians), 3) if len(medians) > 1 else None
+            line = {"what": what, "side": side, "exponent": power, "times_of_band": ratio}
+            print(json.dumps(line), flush=True)
     if asked.plot is not None:
         draw(asked.plot, [line for line in lines if "T" in line])
 
@@ -233,14 +233,15 @@ def draw(path: Path, lines: list[dict[str, Any]]) -> None:
                     )  # fmt: skip
             panel.set_xscale("log", base=2)
             panel.set_yscale("log")
-            panel.set_xticks(LENGTHS, [f"{T // 1024}k" if T >= 1024 else str(T) for T in LENGTHS])
+            lengths = sorted({line["T"] for line in lines})
+            panel.set_xticks(lengths, [str(T) if T % 1024 else f"{T // 1024}k" for T in lengths])
             panel.set_yticks([1, 3, 10, 30], ["1", "3", "10", "30"])
             panel.minorticks_off()
             panel.tick_params(labelsize=figures.FONT - 1)
             panel.set_title(titles[what], fontsize=figures.FONT + 1)
             panel.set_xlabel("tokens in a text", fontsize=figures.FONT)
             if place == 0:
-                panel.set_ylabel("seconds for 32,768 tokens", fontsize=figures.FONT)
+                panel.set_ylabel(f"seconds for {lines[0]['tokens']:,} tokens", fontsize=figures.FONT)
                 panel.legend(frameon=False, fontsize=figures.FONT - 1.5)
             figures.hide_frame(panel)
         return made

@@ -83,11 +83,13 @@ def accuracy(folder: Path) -> dict[int, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--attention", nargs="+", default=ATTENTION)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--seed", type=int, default=1337)
-    parser.add_argument("--plot", type=Path)
+    parser.add_argument(
+        "--attention", nargs="+", default=ATTENTION, help="patterns; default: all of the table"
+    )
+    parser.add_argument("--layers", type=int, default=4, help="default: 4")
+    parser.add_argument("--steps", type=int, default=1500, help="training steps; default: 1,500")
+    parser.add_argument("--seed", type=int, default=1337, help="of texts and models; default: 1337")
+    parser.add_argument("--plot", type=Path, help="draw into this .png, .svg or .pdf file")
     asked = parser.parse_args()
     from wordloom.run import train
 
@@ -124,9 +126,9 @@ def draw(path: Path, found: dict[str, dict[int, float]]) -> None:
             panel.plot(
                 list(shares), list(shares.values()), color=figures.COLOURS[i], label=attention, linewidth=1.4
             )
-        panel.axhline(1 / 26, color=figures.FAINT, linewidth=0.8, linestyle=":")
+        panel.axhline(1 / 26, color=figures.FAINT, linewidth=0.8, linestyle=":", label="by chance")
         panel.set_xlabel("distance in tokens", fontsize=figures.FONT + 1)
-        panel.set_ylabel("letters recalled", fontsize=figures.FONT + 1)
+        panel.set_ylabel("share of letters recalled", fontsize=figures.FONT + 1)
         panel.tick_params(labelsize=figures.FONT)
         panel.legend(frameon=False, fontsize=figures.FONT)
         figures.hide_frame(panel)

@@ -89,9 +89,9 @@ def test_a_cpu_is_left_alone_unless_asked(tiny_model, settings, choice):
     ("attention", "words"),
     [
         ("full", "kernel 'flash'"),
-        ("band:8", "kernel 'flash'"),
-        ("performer:8", "kernel 'performer'"),
-        ("performer:8,full", "kernels 'performer' and 'flash'"),
+        ("band:8", "band:8 by kernel 'flash'"),
+        ("performer:8", "performer:8 by kernel 'performer'"),
+        ("performer:8,full", "performer:8,full by kernels 'performer' and 'flash'"),
     ],
 )
 def test_the_line_names_the_kernels_that_compiled_blocks_call(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from wordloom.generate.speculation import CorpusNgrams, Lookup, NewDrafter
 from wordloom.recipe.data import TextData
 from wordloom.run.prepare import recipe_corpus, recipe_of
 
+log = logging.getLogger(__name__)
+
 SPECULATIONS = ("lookup", "corpus")
 MOST_TOKENS = 1 << 24
 """The number of training tokens whose n-grams are counted; counting more takes long."""
@@ -25,10 +28,12 @@ def drafter_named(name: str, folder: Path | None, tokenizer: Any) -> NewDrafter:
     "corpus" counts the n-grams of the first ``MOST_TOKENS`` training tokens of the run in ``folder``, and
     keeps them in the cache folder.
 
-    Raises GenerationError for another name, and for "corpus" without a recipe that names training text.
+    Raises GenerationError for another name, and for "corpus" without a recipe that names training text or
+    without the text.
     """
     if name not in SPECULATIONS:
-        raise GenerationError(f"unknown speculation {name!r}; {did_you_mean(name, SPECULATIONS)}")
+        known = did_you_mean(name, SPECULATIONS) if isinstance(name, str) else "allowed: lookup, corpus"
+        raise GenerationError(f"unknown speculation {name!r}; {known}")
     if name == "lookup":
         return Lookup
     recipe = None if folder is None else recipe_of(folder)
@@ -37,10 +42,16 @@ def drafter_named(name: str, folder: Path | None, tokenizer: Any) -> NewDrafter:
             f"speculation 'corpus' needs the recipe of a run on text, which {folder} lacks; use 'lookup'"
         )
     specials = recipe.data_as(TextData).specials
-    shards = prepare(recipe_corpus(recipe), tokenizer, part="train", specials=specials)
+    try:
+        shards = prepare(recipe_corpus(recipe), tokenizer, part="train", specials=specials)
+    except DataError as error:
+        raise GenerationError(
+            f"speculation 'corpus' reads the training text: {error}; or use 'lookup'"
+        ) from None
     target = cache_folder(None) / "ngrams" / f"{shards.fingerprint[:32]}-{MOST_TOKENS}"
 
     def write(place: Path) -> None:
+        log.warning("counting the n-grams of the training text, once ...")
         tokens = shards.tokens(0, min(len(shards), MOST_TOKENS))
         arrays: dict[str, Any] = CorpusNgrams.count(tokens, tokenizer.vocab_size).arrays()
         place.mkdir()

@@ -218,6 +218,7 @@ def test_a_performer_continues_from_a_state(rng: random.Random) -> None:
         ("bert", "performer:8+band:3", r"performer approximates full attention, and '\+' joins patterns"),
         ("llama", "band:3+performer:8", r"performer approximates full attention"),
         ("llama", "band:2,,full", "attention 'band:2,,full' has an entry without text"),
+        ("llama", '["full", "band:3"]', "write the layers without brackets, as 'full,band:64'"),
         ("llama", "perfromer:8", "unknown attention 'perfromer:8'.*did you mean 'performer'"),
     ],
 )

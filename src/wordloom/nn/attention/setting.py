@@ -27,6 +27,8 @@ def patterns_of_layers(
 
     Raises ConfigError as :meth:`Pattern.parse`, and for low-rank attention in a causal model.
     """
+    if setting.lstrip().startswith("["):
+        raise ConfigError(f"attention {setting!r}: write the layers without brackets, as 'full,band:64'")
     texts = [text for item in setting.split(",") for text in _repeated(item.strip(), setting)]
     if "" in texts:
         raise ConfigError(f"attention {setting!r} has an entry without text; write one such as 'full'")

@@ -187,7 +187,11 @@ def set_up_blocks(
             pattern=None if elsewhere and not isinstance(pattern, Approximation) else pattern,
         ))  # fmt: skip
     names = [f"'{name}'" for name in dict.fromkeys(kernels)]
-    return f"{compiled}, attention kernel{'s' if len(names) > 1 else ''} {' and '.join(names)}"
+    by = f"kernel{'s' if len(names) > 1 else ''} {' and '.join(names)}"
+    plain = all(layer.pattern is None for layer in layers)
+    return (
+        f"{compiled}, attention {by}" if plain else f"{compiled}, attention {model.config.attention} by {by}"
+    )
 
 
 # -- bodies with a head ------------------------------------------------------------------------------------
