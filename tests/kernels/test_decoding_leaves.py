@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tests.kernels.cases import size
 
 from wordloom.generate.fast.causal import kinds_of_layers
+from wordloom.kernels.bfloat16_products import has_bfloat16_products, shortened_bytes
 from wordloom.kernels.decoding import leaves
 from wordloom.kernels.integer_products import narrowed_bytes
 from wordloom.kernels.registers import LANES
@@ -63,6 +64,26 @@ def project(draw: Draw) -> None:
     for thread in range(threads):
         leaves.project(out, x, weight.ctypes.data, bias, add, draw.like, thread, threads)
     close(out, expected)
+
+
+def project_bfloat16(draw: Draw) -> None:
+    if not has_bfloat16_products():
+        pytest.skip("the processor has no products of bfloat16")
+    R, K, N, threads = draw.size(19), draw.size(200), draw.size(130), draw.size(5)
+    x, out, add = draw.array(R, K), draw.array(R, N), draw.rng.random() < 0.5
+    weight = torch.from_numpy(draw.array(N, K)).bfloat16()
+    bias = draw.array(draw.rng.choice([0, N]))
+    near = torch.from_numpy(x).bfloat16().double()
+    more = (bias if len(bias) else 0.0) + (out if add else 0.0)
+    expected, alone = (near @ weight.double().T).numpy() + more, out.copy()
+    for thread in range(threads):
+        room = np.full(R * shortened_bytes(K) + 64, 255, np.uint8)
+        leaves.project_bfloat16(out, x, weight.data_ptr(), bias, add, room, thread, threads)
+    close(out, expected)
+    r = draw.rng.randrange(R)  # a row has the same bits beside any others
+    one, row = np.ascontiguousarray(x[r : r + 1]), alone[r : r + 1].copy()
+    leaves.project_bfloat16(row, one, weight.data_ptr(), bias, add, room, 0, 1)
+    assert np.array_equal(row[0], out[r])
 
 
 def project_integers(draw: Draw) -> None:
@@ -199,8 +220,8 @@ def attend_by_position(draw: Draw) -> None:
 
 
 CASES = (
-    project, project_integers, rms_norm, layer_norm, activate, rotate, store_row, softmax, attend,
-    attend_by_position,
+    project, project_bfloat16, project_integers, rms_norm, layer_norm, activate, rotate, store_row, softmax,
+    attend, attend_by_position,
 )  # fmt: skip
 
 

@@ -27,10 +27,17 @@ _PAIRS = {8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}[LANES
 if not _features.get("avx512bw" if LANES == 16 else "avx2"):
     _PAIRS = ""
 
+_BFLOAT16_PRODUCTS = "llvm.x86.avx512bf16.dpbf16ps.512"
+
 _F32, _I16, _I32, _I64 = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _VECTOR = ir.VectorType(_F32, LANES)
 _cgutils: Any = cgutils
 _intrinsic: Any = intrinsic
+
+
+def has_bfloat16_products() -> bool:
+    """Return whether the processor has AVX512's instruction for products of bfloat16."""
+    return LANES == 16 and bool(_features.get("avx512bf16"))
 
 
 class VectorWriter:
@@ -120,6 +127,17 @@ class VectorWriter:
         first = self.builder.insert_element(undefined, value, ir.Constant(_I32, 0))
         mask = ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES)
         return self.builder.shuffle_vector(first, undefined, mask)
+
+    # -- bfloat16 ----------------------------------------------------------------------------------------
+
+    def pairs(self, pointer: Any, k: Any) -> Any:
+        """Load 2 * LANES bfloat16 numbers from element k on, two in each 32 bits."""
+        kind = ir.VectorType(_I32, LANES)
+        return self.builder.load(self.builder.bitcast(self.at(pointer, k), kind.as_pointer()), align=2)
+
+    def bfloat16_products(self, sums: Any, a: Any, b: Any) -> Any:
+        """Return sums + the sums of each two neighbouring products of bfloat16 numbers."""
+        return self._call(_BFLOAT16_PRODUCTS, _VECTOR, sums, a, b)
 
     # -- integers ----------------------------------------------------------------------------------------
 

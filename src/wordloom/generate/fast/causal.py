@@ -21,6 +21,7 @@ from wordloom.generate.fast.weights import (
     whole_vectors,
     zeros,
 )
+from wordloom.kernels.bfloat16_products import has_bfloat16_products, shortened_bytes
 from wordloom.kernels.decoding import causal as programs
 from wordloom.kernels.decoding import leaves
 from wordloom.kernels.integer_products import narrowed_bytes
@@ -150,7 +151,7 @@ class FastModel(Accelerated):
         out = self.logits[: len(x)]
         self.threads.run(
             programs.head, self.weights.like, self.head.data_ptr(), self.head_bias, out,
-            np.ascontiguousarray(x.float().numpy()), self._narrowed(len(x), D), self.threads.count,
+            np.ascontiguousarray(x.float().numpy()), *self._rounded(len(x), D), self.threads.count,
         )  # fmt: skip
         return torch.from_numpy(out).view(*hidden.shape[:-1], -1)
 
@@ -242,14 +243,18 @@ class FastModel(Accelerated):
         arrays = {name: np.zeros((R, width), dtype=np.float32) for name, width in widths.items()}
         normed = np.zeros((self.threads.count, R, dim), dtype=np.float32)
         scores = np.zeros((self.threads.count, whole_vectors(self.length)), dtype=np.float32)
-        narrowed = self._narrowed(R, max(widths.values()))
-        return programs.Buffers(**arrays, normed=normed, scores=scores, narrowed=narrowed)
+        narrowed, shortened = self._rounded(R, max(widths.values()))
+        return programs.Buffers(
+            **arrays, normed=normed, scores=scores, narrowed=narrowed, shortened=shortened
+        )
 
-    def _narrowed(self, R: int, K: int) -> np.ndarray | None:
-        """Return room for each thread's inputs [R, K] in 16 bits, if the weights have 8 bits."""
-        if self.dtype != torch.int8:
-            return None
-        return np.zeros((self.threads.count, R * narrowed_bytes(K)), dtype=np.uint8)
+    def _rounded(self, R: int, K: int) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """Return room for each thread's inputs [R, K]: in 16 bits for weights in 8 bits, and in bfloat16."""
+        if self.dtype == torch.int8:
+            return np.zeros((self.threads.count, R * narrowed_bytes(K)), dtype=np.uint8), None
+        if self.dtype == torch.bfloat16 and has_bfloat16_products():
+            return None, np.zeros((self.threads.count, R * shortened_bytes(K) + 64), dtype=np.uint8)
+        return None, None
 
     def _read_weights(self) -> Any:
         """Return the model as the programs see it."""

@@ -17,6 +17,7 @@ from wordloom.kernels.decoding.leaves import (
     attend_by_position,
     layer_norm,
     project,
+    project_bfloat16,
     project_integers,
     rms_norm,
     rotate,
@@ -72,20 +73,24 @@ class Buffers(NamedTuple):
     normed: np.ndarray  # [threads, R, D]
     scores: np.ndarray  # [threads, S]
     narrowed: np.ndarray | None  # [threads, bytes of the widest input in 16 bits] for weights in 8 bits
+    shortened: np.ndarray | None  # [threads, bytes of the widest input in bfloat16] for products of bfloat16
 
 
 @program
 def _project(
-    out: Any, x: Any, matrix: int, bias: Any, add: bool, like: Any, narrowed: Any, thread: int, threads: int
-) -> None:
+    out: Any, x: Any, matrix: int, bias: Any, add: bool, like: Any, narrowed: Any, shortened: Any,
+    thread: int, threads: int,
+) -> None:  # fmt: skip
     """out [R, N] (+)= x [R, K] @ matrix [N, K]^T + bias [N or 0].
 
-    Whether ``narrowed`` is None is known from its type, so only one of the two branches is compiled.
+    Whether ``narrowed`` and ``shortened`` are None is known from their types, so only one branch is compiled.
     """
-    if narrowed is None:
-        project(out, x, matrix, bias, add, like, thread, threads)
-    else:
+    if narrowed is not None:
         project_integers(out, x, matrix, bias, add, narrowed[thread], thread, threads)
+    elif shortened is not None:
+        project_bfloat16(out, x, matrix, bias, add, shortened[thread], thread, threads)
+    else:
+        project(out, x, matrix, bias, add, like, thread, threads)
 
 
 @program
@@ -95,10 +100,10 @@ def _self_attention(
     """x += attention(h) in layer i; ends with a barrier."""
     threads, H, K, E = buffers.normed.shape[0], w.heads, w.kv_heads, w.head_dim
     q, k, v, rows = buffers.q, buffers.k, buffers.v, new.rows
-    matrix, bias = w.matrices[i], w.biases
-    _project(q, h, matrix[0], bias[0][i], False, w.like, buffers.narrowed, thread, threads)
-    _project(k, h, matrix[1], bias[1][i], False, w.like, buffers.narrowed, thread, threads)
-    _project(v, h, matrix[2], bias[2][i], False, w.like, buffers.narrowed, thread, threads)
+    matrix, bias, room = w.matrices[i], w.biases, (buffers.narrowed, buffers.shortened)
+    _project(q, h, matrix[0], bias[0][i], False, w.like, *room, thread, threads)
+    _project(k, h, matrix[1], bias[1][i], False, w.like, *room, thread, threads)
+    _project(v, h, matrix[2], bias[2][i], False, w.like, *room, thread, threads)
     barrier(counters, threads, PATIENCE)
 
     keys, values = new.layers[i, 0], new.layers[i, 1]
@@ -131,29 +136,29 @@ def _self_attention(
                 new.kinds[i], w.scale, buffers.scores[thread], w.cached,
             )  # fmt: skip
     barrier(counters, threads, PATIENCE)
-    _project(buffers.x, buffers.mixed, matrix[3], bias[3][i], True, w.like, buffers.narrowed, thread, threads)
+    _project(buffers.x, buffers.mixed, matrix[3], bias[3][i], True, w.like, *room, thread, threads)
     barrier(counters, threads, PATIENCE)
 
 
 @program
 def _llama(w: Weights, new: NewTokens, buffers: Buffers, counters: Any, thread: int) -> None:
     x, h, gate, up = buffers.x, buffers.normed[thread], buffers.gate, buffers.wide
-    threads = buffers.normed.shape[0]
+    threads, room = buffers.normed.shape[0], (buffers.narrowed, buffers.shortened)
     first, last = share(gate.shape[1], thread, threads)
     L = new.layers.shape[0]
     for i in range(L):
         rms_norm(h, x, w.gains[i, 0], w.eps)
         _self_attention(buffers, h, w, i, new, counters, thread)
         rms_norm(h, x, w.gains[i, 1], w.eps)
-        _project(gate, h, w.matrices[i, 6], w.biases[6][i], False, w.like, buffers.narrowed, thread, threads)
-        _project(up, h, w.matrices[i, 4], w.biases[4][i], False, w.like, buffers.narrowed, thread, threads)
+        _project(gate, h, w.matrices[i, 6], w.biases[6][i], False, w.like, *room, thread, threads)
+        _project(up, h, w.matrices[i, 4], w.biases[4][i], False, w.like, *room, thread, threads)
         activate(gate, w.activation, first, last)
         for r in range(x.shape[0]):
             g, u = gate[r, first:last], up[r, first:last]
             for f in range(last - first):
                 g[f] *= u[f]
         barrier(counters, threads, PATIENCE)
-        _project(x, gate, w.matrices[i, 5], w.biases[5][i], True, w.like, buffers.narrowed, thread, threads)
+        _project(x, gate, w.matrices[i, 5], w.biases[5][i], True, w.like, *room, thread, threads)
         barrier(counters, threads, PATIENCE)
     rms_norm(h, x, w.gains[L, 0], w.eps)
     _replace_x(buffers, h, counters, thread)
@@ -190,12 +195,12 @@ def _gpt(w: Weights, new: NewTokens, buffers: Buffers, counters: Any, thread: in
 @program
 def _feed_forward(buffers: Buffers, h: Any, w: Weights, i: int, counters: Any, thread: int) -> None:
     """x += feed_forward(h) in layer i, without a gate; ends with a barrier."""
-    threads, wide, narrowed = buffers.normed.shape[0], buffers.wide, buffers.narrowed
+    threads, wide, room = buffers.normed.shape[0], buffers.wide, (buffers.narrowed, buffers.shortened)
     first, last = share(wide.shape[1], thread, threads)
-    _project(wide, h, w.matrices[i, 4], w.biases[4][i], False, w.like, narrowed, thread, threads)
+    _project(wide, h, w.matrices[i, 4], w.biases[4][i], False, w.like, *room, thread, threads)
     activate(wide, w.activation, first, last)
     barrier(counters, threads, PATIENCE)
-    _project(buffers.x, wide, w.matrices[i, 5], w.biases[5][i], True, w.like, narrowed, thread, threads)
+    _project(buffers.x, wide, w.matrices[i, 5], w.biases[5][i], True, w.like, *room, thread, threads)
     barrier(counters, threads, PATIENCE)
 
 
@@ -212,11 +217,11 @@ def _replace_x(buffers: Buffers, h: Any, counters: Any, thread: int) -> None:
 
 @program
 def head(
-    like: Any, address: int, bias: Any, out: Any, x: Any, narrowed: Any, threads: int, counters: Any,
-    thread: int,
+    like: Any, address: int, bias: Any, out: Any, x: Any, narrowed: Any, shortened: Any, threads: int,
+    counters: Any, thread: int,
 ) -> None:  # fmt: skip
     """out [R, V] = x [R, D] @ lm_head^T + bias."""
-    _project(out, x, address, bias, False, like, narrowed, thread, threads)
+    _project(out, x, address, bias, False, like, narrowed, shortened, thread, threads)
 
 
 PROGRAMS = {"gpt": _gpt, "gpt2": _gpt2, "llama": _llama}

@@ -18,6 +18,7 @@ import numpy as np
 
 from wordloom.kernels import GROUP, arithmetic
 from wordloom.kernels.arithmetic import exp, highest, rms_scale, silu
+from wordloom.kernels.bfloat16_products import bfloat16_tile, shorten, shortened_bytes
 from wordloom.kernels.integer_products import integer_tile, narrow, narrowed_bytes
 from wordloom.kernels.machine_code import exact_routine, routine
 from wordloom.kernels.memory import FLOAT, load, pointer, store
@@ -45,6 +46,7 @@ _eights, _fours = tile(8, 2, ahead=1024), tile(4, 4) if _WIDE else tile(4, 2, ah
 _two_by_four, _one_by_four = tile(2, 4), tile(1, 4)
 _integer_fours = integer_tile(4, 4) if _WIDE else integer_tile(4, 2, ahead=1024)
 _integer_two_by_four, _integer_one_by_four = integer_tile(2, 4), integer_tile(1, 4)
+_bfloat16_fours, _bfloat16_two_by_four, _bfloat16_one_by_four = (bfloat16_tile(n, 4) for n in (4, 2, 1))
 
 
 @routine
@@ -85,6 +87,44 @@ def project(
                 r += 2
             else:
                 _one_by_four(like, weight, apart, there, token, K, place, N, quarter, add)
+                r += 1
+    if bias.shape[0]:
+        for r in range(R):
+            for n in range(first, last):
+                out[r, n] += bias[n]
+
+
+@routine
+def project_bfloat16(
+    out: Any, x: Any, address: int, bias: Any, add: bool, shortened: Any, thread: int, threads: int
+) -> None:
+    """As :func:`project` with x rounded to bfloat16; ``shortened`` is room for it.
+
+    The weight is bfloat16, and the processor has products of bfloat16.
+    """
+    R, K = x.shape
+    N = out.shape[1]
+    row_of_x = shortened_bytes(K)
+    at_x, at_out = (shortened.ctypes.data + 63) // 64 * 64, out.ctypes.data
+    for r in range(R):
+        shorten(x[r], at_x + r * row_of_x)
+    first, last = share(N, thread, threads)
+    quarter = (last - first + 3) // 4
+    apart = quarter * K
+    for n in range(first, first + quarter):
+        there = (last - n + quarter - 1) // quarter
+        weight = address + 2 * n * K
+        r = 0
+        while r < R:
+            token, place = at_x + r * row_of_x, at_out + 4 * (r * N + n)
+            if R - r >= 4:
+                _bfloat16_fours(weight, apart, there, token, row_of_x, K, place, N, quarter, add)
+                r += 4
+            elif R - r >= 2:
+                _bfloat16_two_by_four(weight, apart, there, token, row_of_x, K, place, N, quarter, add)
+                r += 2
+            else:
+                _bfloat16_one_by_four(weight, apart, there, token, row_of_x, K, place, N, quarter, add)
                 r += 1
     if bias.shape[0]:
         for r in range(R):

@@ -46,12 +46,17 @@ class LongformerAttention(Attention):
         self.k_global_proj = Linear(dim, n_heads * self.head_dim)
         self.v_global_proj = Linear(dim, n_heads * self.head_dim)
 
+    @property
+    def tokens(self) -> int:
+        """How many tokens are global: those of the pattern, which another one may replace."""
+        return global_tokens(self.pattern)
+
     def mixed(self, x: Tensor, *, visibility: Visibility = EVERYTHING, **others: Any) -> Tensor:
         """x [B, T, D] -> [B, T, H * E], the weighted means of values."""
         out = super().mixed(x, visibility=visibility, **others)
         B, T = x.shape[:2]
         text, position, _ = visibility.texts(B, T, x.device)  # [B, T]
-        is_global = (position < global_tokens(self.pattern)) & (text >= 0)
+        is_global = (position < self.tokens) & (text >= 0)
         most = int(is_global.sum(dim=1).max())
         place = is_global.int().argsort(dim=1, descending=True, stable=True)[:, :most]  # [B, G]
         row = torch.arange(B, device=x.device)[:, None]
