@@ -35,10 +35,11 @@ from wordloom.nn.linear import has_amx, has_fast_bf16, widens
 from wordloom.nn.quantized import MOST_EXACT_ROWS, stored_weight
 
 # The largest number of tokens computed at once for which the programs are faster than PyTorch's products.  On
-# Zen 4, PyTorch is faster from 64 to 96 tokens in float32 and from about 32 in bfloat16; on Zen 3 from fewer.
+# Zen 4, PyTorch is faster from 64 to 96 tokens in float32; on Zen 3 from fewer.
 FLOAT32_ROWS = 32
 BFLOAT16_ROWS = 24
 AMX_BFLOAT16_ROWS = 8
+BFLOAT16_PRODUCTS_ROWS = 128  # where the programs multiply bfloat16 with bfloat16
 WIDENED_BFLOAT16_ROWS = 96  # where PyTorch first converts all weights to float32
 NARROWEST = 16
 INT8_ROWS = 256  # without fast bfloat16 the modules widen all weights to float32, and are faster from 384
@@ -81,7 +82,9 @@ class FastModel(Accelerated):
             return FLOAT32_ROWS
         if widens(torch.device("cpu"), self.dtype):
             return WIDENED_BFLOAT16_ROWS
-        return AMX_BFLOAT16_ROWS if has_amx() else BFLOAT16_ROWS
+        if has_amx():
+            return AMX_BFLOAT16_ROWS
+        return BFLOAT16_PRODUCTS_ROWS if has_bfloat16_products() else BFLOAT16_ROWS
 
     def _weights_read(self) -> int:
         """Return how many weights a token reads: all, but of an untied embedding a single row."""
