@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,11 @@ def test_heads_that_cannot_be_merged(folder: Path, tmp_path: Path) -> None:
         run("convert", folder / "llama", "--kv-heads", 1, "--out", tmp_path / "notes")
     run("convert", folder / "llama", "--kv-heads", 2, "--out", tmp_path / "two")
     config = load_config(folder / "llama")
+    untied = replace(config, tie_embeddings=not config.tie_embeddings)
+    with pytest.raises(
+        WordloomError, match=rf"; set model\.tie_embeddings={str(config.tie_embeddings).lower()}$"
+    ):
+        require_equal_settings(config, untied, folder / "llama", may_differ=())
     with pytest.raises(WordloomError, match=r"has n_kv_heads 2, the model has 4; set model\.n_kv_heads=2"):
         require_equal_settings(load_config(tmp_path / "two"), config, tmp_path / "two", may_differ=())
 

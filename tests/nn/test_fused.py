@@ -119,6 +119,17 @@ def test_rotate(dtype, rows):
     )
 
 
+@pytest.mark.parametrize("V", [1, 700, 5_000, 16_384, 20_011])
+def test_the_log_sum_exp_of_a_row_has_the_same_bits_beside_any_others(V, monkeypatch):
+    monkeypatch.undo()  # with the least size that a kernel has outside tests
+    logits = 3 * torch.randn(9, 4, V, generator=torch.Generator().manual_seed(V))
+    for k in range(4):
+        found = fused.log_sum_exp(logits[:, k])  # rows apart in memory, as those after drafts are
+        torch.testing.assert_close(found, logits[:, k].logsumexp(dim=-1), atol=1e-5, rtol=1e-6)
+        for row in range(9):
+            assert torch.equal(fused.log_sum_exp(logits[row, k : k + 1]), found[row : row + 1])
+
+
 @both_dtypes
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("by_program", [True, False])

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.run.conftest import write_corpus, write_recipe
 from typer.testing import CliRunner
 
 import wordloom
 from wordloom.cli import app
-from wordloom.errors import GenerationError, WordloomError
+from wordloom.errors import DeviceError, GenerationError, WordloomError
 from wordloom.run import train
 
 
@@ -57,7 +58,17 @@ def test_what_is_refused(run: Path, tmp_path: Path) -> None:
     lm = wordloom.load(run)
     with pytest.raises(GenerationError, match="unknown speculation 'look'; did you mean 'lookup'"):
         lm.generate("The", speculate="look")
-    (run / "recipe.toml").unlink()
+    with pytest.raises(GenerationError, match="unknown speculation 3; allowed: lookup, corpus"):
+        lm.generate("The", speculate=3)  # type: ignore[arg-type]
+    recipe = run / "recipe.toml"
+    kept = recipe.read_text()
+    recipe.write_text(kept.replace("corpus", "missing"))
+    with pytest.raises(GenerationError, match=r"'corpus' reads the training text: .*; or use 'lookup'"):
+        lm.generate("The", speculate="corpus")
+    recipe.write_text(kept)
+    with pytest.raises(DeviceError, match=r"unknown dtype torch\.bfloat16; allowed: auto, fp32, bf16"):
+        wordloom.load(run, dtype=torch.bfloat16)
+    recipe.unlink()
     with pytest.raises(GenerationError, match=r"'corpus' needs the recipe of a run on text, which .* lacks"):
         lm.generate("The", speculate="corpus")
     done = CliRunner().invoke(app, ["generate", str(run), "--next", "3", "--speculate", "lookup"])

@@ -28,7 +28,7 @@ _ROUNDING = np.float32(1.5 * 2**23)  # a float32 of this size has its last bit a
 def narrowed_bytes(K: int) -> int:
     """Return the bytes of a row of K numbers as :func:`narrow` writes it, a multiple of 64.
 
-    Whole vectors of scales can be read from each on, so there is room for another vector behind the last.
+    Scales are read as whole vectors, so the last one has room for a vector behind it.
     """
     groups = (K + GROUP - 1) // GROUP
     return groups * 2 * GROUP + (groups + LANES + 15) // 16 * 64
@@ -73,8 +73,8 @@ def integer_tile(tokens: int, rows: int, ahead: int = 0) -> Any:
     ) -> None:  # fmt: skip
         """out [tokens, rows] (+)= x times rows of K bytes at ``weight``; K is a multiple of 64.
 
-        x is rows of :func:`narrow`.  ``scales`` is the address of the first row's; a vector of them can be
-        read behind the last.  The rest is as in :func:`wordloom.kernels.products.tile`.
+        x is rows of :func:`narrow`.  ``scales`` is the address of the first row's, and there is room for a
+        vector behind the last.  The rest is as in :func:`wordloom.kernels.products.tile`.
         """
         b, groups = w.builder, w.builder.udiv(K, w.number(GROUP))
         starts = [b.mul(j, weight_row) for j in existing_rows(w, there, rows)]

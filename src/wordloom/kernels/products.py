@@ -5,6 +5,7 @@ Tensors are given by address; ``like`` (:mod:`wordloom.kernels.memory`) says how
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
@@ -40,30 +41,43 @@ def tile(tokens: int, rows: int, ahead: int = 0) -> Any:
         b, stored = w.builder, w.pointer(weight, like)
         weights = [w.at(stored, b.mul(j, weight_row)) for j in existing_rows(w, there, rows)]
         xs = [w.at(w.pointer(x), b.mul(w.number(t), K)) for t in range(tokens)]
-        pairs = [(t, j) for t in range(tokens) for j in range(rows)]
-        sums = dict(zip(pairs, w.variables(len(pairs)), strict=True))
-        w.zeroed(list(sums.values()))
-        whole = b.and_(K, w.number(-LANES))
-        with w.steps(w.number(0), whole, LANES) as (k, _):
-            if ahead:
-                later = b.add(k, w.number(ahead))
-                for row in weights:
-                    write_prefetch(b, w.at(row, later))
-            vectors = [w.load(row, k) for row in weights]
-            for t in range(tokens):
-                value = w.load(xs[t], k)
-                for j in range(rows):
-                    b.store(w.multiply_add(vectors[j], value, b.load(sums[t, j])), sums[t, j])
-        totals = dict(zip(pairs, w.variables(len(pairs), ir.FloatType()), strict=True))
-        for pair in pairs:
-            b.store(w.total(b.load(sums[pair])), totals[pair])
-        with w.steps(whole, K, 1) as (k, _):
-            for t, j in pairs:
-                value, element = w.one(xs[t], k), w.one(weights[j], k)
-                b.store(w.multiply_add(element, value, b.load(totals[t, j])), totals[t, j])
-        write_out(w, {pair: b.load(totals[pair]) for pair in pairs}, there, out, out_row, out_column, add)
+        totals = products_of_rows(w, weights, xs, K, ahead, LANES, w.load, w.multiply_add)
+        write_out(w, totals, there, out, out_row, out_column, add)
 
     return vector_kernel(tile_kernel)
+
+
+def products_of_rows(
+    w: VectorWriter, weights: list[Any], xs: list[Any], K: Any, ahead: int, step: int,
+    load: Callable[[Any, Any], Any], multiply_add: Callable[[Any, Any, Any], Any],
+) -> dict[tuple[int, int], Any]:  # fmt: skip
+    """Write code for the product of each row of ``xs`` with each of ``weights``, of K elements each.
+
+    Returns the products by the numbers of the two rows.  ``load(row, k)`` reads ``step`` elements, and
+    ``multiply_add(a, b, sums)`` adds their products to a vector of sums.
+    """
+    b, pairs = w.builder, [(t, j) for t in range(len(xs)) for j in range(len(weights))]
+    sums = dict(zip(pairs, w.variables(len(pairs)), strict=True))
+    w.zeroed(list(sums.values()))
+    whole = b.and_(K, w.number(-step))
+    with w.steps(w.number(0), whole, step) as (k, _):
+        if ahead:
+            later = b.add(k, w.number(ahead))
+            for row in weights:
+                write_prefetch(b, w.at(row, later))
+        vectors = [load(row, k) for row in weights]
+        for t, x in enumerate(xs):
+            value = load(x, k)
+            for j, vector in enumerate(vectors):
+                b.store(multiply_add(vector, value, b.load(sums[t, j])), sums[t, j])
+    totals = dict(zip(pairs, w.variables(len(pairs), ir.FloatType()), strict=True))
+    for pair in pairs:
+        b.store(w.total(b.load(sums[pair])), totals[pair])
+    with w.steps(whole, K, 1) as (k, _):
+        for t, j in pairs:
+            value, element = w.one(xs[t], k), w.one(weights[j], k)
+            b.store(w.multiply_add(element, value, b.load(totals[t, j])), totals[t, j])
+    return {pair: b.load(totals[pair]) for pair in pairs}
 
 
 def existing_rows(w: VectorWriter, there: Any, rows: int) -> list[Any]:

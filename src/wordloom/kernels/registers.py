@@ -135,9 +135,9 @@ class VectorWriter:
         kind = ir.VectorType(_I32, LANES)
         return self.builder.load(self.builder.bitcast(self.at(pointer, k), kind.as_pointer()), align=2)
 
-    def bfloat16_products(self, sums: Any, a: Any, b: Any) -> Any:
-        """Return sums + the sums of each two neighbouring products of bfloat16 numbers."""
-        return self._call(_BFLOAT16_PRODUCTS, _VECTOR, sums, a, b)
+    def multiply_add_pairs(self, a: Any, b: Any, c: Any) -> Any:
+        """Return the sums of each two neighbouring products of :meth:`pairs` a and b, plus c."""
+        return self._call(_BFLOAT16_PRODUCTS, _VECTOR, c, a, b)
 
     # -- integers ----------------------------------------------------------------------------------------
 

@@ -62,11 +62,13 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
-    """``logits.float().logsumexp(dim=-1)`` of logits [N, V], without a gradient; no number where one is none.
+    """``logits.float().logsumexp(dim=-1)`` of logits [N, V], without a gradient.
 
-    A row of infinite logits has no finite result either.
+    A row's result has the same bits beside any other rows.  It is not finite where a logit is NaN or
+    infinity, or all are minus infinity.
     """
-    if not logits.requires_grad and fits(logits):
+    logits = logits.contiguous()
+    if logits.shape[1] >= programs.MINIMUM_ELEMENTS and not logits.requires_grad and fits(logits):
         out = torch.empty(logits.shape[0])
         run("elementwise.log_sum_exp", logits.dtype, *logits.shape, logits, out)
         return out

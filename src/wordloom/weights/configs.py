@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -212,5 +213,5 @@ def require_equal_settings(stored: Any, config: Any, folder: Path, *, may_differ
         if theirs != ours:
             raise CheckpointError(
                 f"{folder} has {field.name} {theirs!r}, the model has {ours!r}; set "
-                f"model.{field.name}={theirs!r}".replace("=True", "=true").replace("=False", "=false")
+                f"model.{field.name}={json.dumps(theirs)}"
             )

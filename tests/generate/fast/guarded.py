@@ -36,6 +36,7 @@ from wordloom.models import (
     build,
     translates,
 )
+from wordloom.models.building import quantized
 from wordloom.models.building.quantized import quantize_model
 from wordloom.nn.cache import KeyValueCache, layers
 from wordloom.nn.quantized import Int8Linear
@@ -197,8 +198,8 @@ def check(config: Any, dtype: torch.dtype, rows: int, guard: Guard, *, in_8_bits
     finally:
         Threads.run, transformer.programs.pack = _run, pack  # type: ignore[method-assign]
         _kept.clear()  # the number of mappings of a process is limited
-    exact = dtype == torch.float32 and not in_8_bits  # whose keys and values are bfloat16
-    tolerance = 1e-4 if exact else 0.05
+    kept = quantized.KEPT_DTYPE if in_8_bits else dtype  # of keys and values
+    tolerance = 1e-4 if kept == torch.float32 else 0.05
     torch.testing.assert_close(ours, plain, rtol=0, atol=tolerance * float(plain.abs().max()))
 
 
@@ -234,5 +235,6 @@ if __name__ == "__main__":
                 check(CASES[case[0]], *case[1:3], Guard(behind=case[3]))
             for name, rows, behind in product(IN_8_BITS, (1, 9), (True, False)):
                 print(name, "in 8 bits", rows, behind, flush=True)
+                quantized.KEPT_DTYPE = torch.float32 if behind else torch.bfloat16
                 check(CASES[name], torch.float32, rows, Guard(behind=behind), in_8_bits=True)
         print("all done")

@@ -160,8 +160,8 @@ def _stack(component: Component) -> str:
 
 def _cache_table(table: ParameterTable) -> Table:
     precisions = list(table.kv_cache[0].bytes_per_token)
-    whole = f"{table.context:,} in {precisions[-1]}"
-    rows = plain_table(f"Key/value cache per {table.per}", "", "kv heads", *precisions, whole)
+    title = f"Key/value cache per {table.per}, and of {table.context:,} tokens in {precisions[-1]}"
+    rows = plain_table(title, "", "kv heads", *precisions, "all")
     for kv in table.kv_cache:
         sizes = list(kv.bytes_per_token.values())
         kind = f"{kv.kind} (this model)" if kv.is_this_model else kv.kind

@@ -27,6 +27,7 @@ from wordloom.kernels.decoding import leaves
 from wordloom.kernels.integer_products import narrowed_bytes
 from wordloom.kernels.threads import one_thread
 from wordloom.models import MODELS, GPTConfig, LlamaConfig
+from wordloom.models.building import quantized
 from wordloom.models.checks import positions_within
 from wordloom.nn import GatedFeedForward, KeyValueCache
 from wordloom.nn.attention.kinds import Block, Dilated, Full, Global
@@ -61,7 +62,7 @@ class FastModel(Accelerated):
 
     def _forget_weights(self) -> None:
         self.dtype = kept_dtype(self.model)
-        self.cache_dtype = torch.bfloat16 if self.dtype == torch.int8 else self.dtype
+        self.cache_dtype = quantized.KEPT_DTYPE if self.dtype == torch.int8 else self.dtype
         self.most_rows = self._most_rows()
         # a norm of a narrow row is computed for several rows at once
         self.most_alike = self.most_rows if self.config.dim >= NARROWEST else 1

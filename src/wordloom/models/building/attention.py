@@ -46,11 +46,11 @@ def check_attention_dropout(config: Any) -> None:
 def set_attention(model: Any, attention: str) -> None:
     """Give ``model`` and its config other attention.
 
-    Raises ConfigError as :func:`with_attention`, and for a Linformer, whose weights the model lacks.
+    Raises ConfigError as :func:`with_attention`, and for a Linformer whose weights the model lacks or has in
+    another shape.
     """
     config = with_attention(model.config, attention)
-    usual = skeleton(config)
-    fresh, there = dict(usual.named_modules()), dict(model.named_modules())
+    fresh, there = dict(skeleton(config).named_modules()), dict(model.named_modules())
     missing = set(fresh) - set(there)
     if missing:
         raise ConfigError(

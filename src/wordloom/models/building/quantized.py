@@ -12,6 +12,7 @@ from wordloom.models.families import family_of
 from wordloom.nn.attention import Attention
 from wordloom.nn.quantized import Int8Embedding, Int8Linear
 
+KEPT_DTYPE = torch.bfloat16  # of keys and values
 _CAUSAL = ("gpt", "gpt2", "llama")
 QUANTIZED_FAMILIES = (*_CAUSAL, "transformer", "bert_generation")
 
@@ -42,7 +43,7 @@ def quantize_model(model: Any) -> None:
             shared = embeddings.get(id(module.weight))
             _replace(model, name, Int8Linear(module, None if shared is None else shared.packed))
         elif isinstance(module, Attention) and family in _CAUSAL:
-            module.kept_dtype = torch.bfloat16
+            module.kept_dtype = KEPT_DTYPE
 
 
 def is_quantized(model: nn.Module) -> bool:

@@ -129,7 +129,7 @@ class Nystrom(Approximation):
         return member / member.sum(dim=2, keepdim=True)
 
     def n_pairs(self, n: int) -> float:
-        return float(n * min(n, 2 * self.landmarks)) if n <= self.landmarks else 2.0 * self.landmarks * n
+        return float(n * n) if n <= self.landmarks else 2.0 * self.landmarks * n
 
     def activation_elements(self, n_heads: int, n_kv_heads: int) -> int:
         return 2 * self.landmarks * n_heads
