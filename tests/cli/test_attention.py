@@ -95,7 +95,7 @@ def test_a_run_takes_another_pattern_and_says_so(
     assert load_config(first).attention == "full"
 
 
-def test_impossible_attention_is_refused_before_data_is_prepared(
+def test_an_impossible_model_is_refused_before_data_is_prepared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORDLOOM_CACHE", str(tmp_path / "cache"))
@@ -107,6 +107,12 @@ def test_impossible_attention_is_refused_before_data_is_prepared(
             "has no attention weights for a dropout of 0.1",
         ),
         (["model.attention=band:0"], "W of 'band:W' is a whole number from 1"),
+        (["model.n_kv_heads=3"], "is not a multiple of n_kv_heads 3"),
+        (["model.global_projections=true"], "'global_projections' belongs to bert"),
+        (
+            ["model.attention=performer:4", "model.dropout=0", "train.attention_backend=flash"],
+            "attention_backend 'flash' computes full attention, and attention is 'performer:4'",
+        ),
     ):
         with pytest.raises(WordloomError, match=says):
             train(recipe, settings, out=tmp_path / "out")

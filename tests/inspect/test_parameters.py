@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from io import StringIO
@@ -12,6 +13,7 @@ from rich.console import Console
 from wordloom.errors import ConfigError
 from wordloom.inspect import parameter_table
 from wordloom.models import PRESETS, GPTConfig, LlamaConfig, build
+from wordloom.models.building.quantized import quantize_model
 
 EXACT = {
     "gpt": 116_534_784,
@@ -34,7 +36,21 @@ def test_rows_add_up_to_the_model(preset):
     assert table.total == EXACT[preset]
     assert sum(c.total for c in table.components) == EXACT[preset]
     assert sum(c.parameters * c.copies for c in table.components) == EXACT[preset]
-    assert table.memory == {"fp32": 4 * table.total, "bf16": 2 * table.total, "int8": table.total}
+    in_8_bits = table.memory.pop("int8", None)
+    assert table.memory == {"fp32": 4 * table.total, "bf16": 2 * table.total}
+    if preset.startswith("bert"):
+        assert in_8_bits is None
+    else:
+        assert 8.25 / 8 * table.total < in_8_bits < 1.06 * table.total  # floats: norms, biases, positions
+
+
+def test_memory_in_8_bits_is_that_of_a_model_in_8_bits():
+    for family, tied, dim in itertools.product((LlamaConfig, GPTConfig), (False, True), (8, 72, 136)):
+        model = build(family(**{**SHAPE, "dim": dim}, tie_embeddings=tied))
+        expected = parameter_table(model).memory["int8"]
+        quantize_model(model)
+        weights = {id(w): w for w in (*model.parameters(), *model.state_dict(keep_vars=True).values())}
+        assert expected == sum(weight.nbytes for weight in weights.values())
 
 
 def test_a_built_model_and_its_config_give_one_table():

@@ -23,11 +23,11 @@ from wordloom.models.building.cost import (
     kv_cache_bytes,
     kv_cache_bytes_per_token,
 )
+from wordloom.models.building.quantized import int8_bytes
 from wordloom.nn import Attention, Rotary
 from wordloom.nn.recurrent import Recurrent
 
-# Bytes per parameter.  int8 counts the weights only; a quantized model adds a scale per row or group.
-PRECISIONS = {"fp32": 4, "bf16": 2, "int8": 1}
+PRECISIONS = {"fp32": 4, "bf16": 2}  # bytes per parameter
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ParameterTable:
 
     components: tuple[Component, ...]
     total: int
-    memory: dict[str, int]  # precision -> bytes of all parameters
+    memory: dict[str, int]  # precision -> bytes of all parameters, in 8 bits with their scales
     context: int  # tokens of the text for which costs are stated
     keys: float  # of the mean query in such a text
     kv_cache: tuple[KvCache, ...]
@@ -117,10 +117,14 @@ def parameter_table(model: Any, *, context: int | None = None) -> ParameterTable
     flops = flops_per_token(module, context=context)
     components = tuple(_components(module))
     total = sum(p.numel() for p in module.parameters())
+    memory = {name: total * size for name, size in PRECISIONS.items()}
+    quantized = int8_bytes(module.config)
+    if quantized is not None:
+        memory["int8"] = quantized
     return ParameterTable(
         components=components,
         total=total,
-        memory={name: total * size for name, size in PRECISIONS.items()},
+        memory=memory,
         context=context,
         keys=_mean(
             [keys_per_query(m, context) for m in module.modules() if isinstance(m, Attention)], context

@@ -19,7 +19,7 @@ from wordloom.recipe import Recipe, TrainSettings, load_recipe
 from wordloom.recipe.reading import shipped_recipes
 from wordloom.run.folder import RunFolder, resumed_recipe
 from wordloom.run.models.heads import HEADS
-from wordloom.run.tasks.building import check_attention
+from wordloom.run.tasks.building import check_model
 from wordloom.run.tasks.causal import causal_task
 from wordloom.run.tasks.classifiers import classification_task
 from wordloom.run.tasks.head_task import head_task
@@ -149,9 +149,10 @@ def _train(
         seed=recipe.seed,
     )
     placement = task.set_up(trainer)
+    threads = torch.get_num_threads()
     progress.say(
         f"running     {trainer.device}, {trainer.precision.mode}, {placement}, "
-        f"{torch.get_num_threads()} threads, allocator {'tuned' if is_tuned else 'system'}"
+        f"{threads} thread{'s' * (threads != 1)}, allocator {'tuned' if is_tuned else 'system'}"
     )
     plan = _plan(trainer, task, resumed, run.path, progress)
     if s.keep_best and s.best_metric != "loss" and resumed is None:
@@ -186,7 +187,7 @@ def _build(
         if recipe.old_task is not None:
             check_old_head(start)
     if resumed is None:
-        check_attention(recipe, start)
+        check_model(recipe, start)
     task = TASKS[recipe.train.objective](recipe, start, progress)
     model = task.build_model()
     if recipe.old_task is None:

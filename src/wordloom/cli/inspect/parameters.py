@@ -101,7 +101,7 @@ def print_parameters(console: Console, name: str, config: Any, table: ParameterT
     console.print(Text(f"{name}: {_kind(config)}, {shape}", style="bold"), end="\n\n")
     print_unwrapped(_component_table(table), console)
     memory = ", ".join(f"{_bytes(size)} {precision}" for precision, size in table.memory.items())
-    console.print(f"\nWeights: {memory} (without scales)\n", highlight=False)
+    console.print(f"\nWeights: {memory}\n", highlight=False)
     if table.state:
         sizes = f"{_bytes(table.state * 4)} fp32, {_bytes(table.state * 2)} bf16"
         console.print(f"Recurrent state of a row: {sizes}\n", highlight=False)

@@ -69,5 +69,7 @@ def _print(console: Console, each: LayerPattern, tokens: int) -> None:
     for row in each.kinds(tokens):
         console.print(Text("".join(2 * _MARKS[kind] for kind in row)), soft_wrap=True)
     approximates = isinstance(each.pattern, Approximation)
-    cost = f"as many operations as {keys:,.1f} keys" if approximates else f"{keys:,.1f} keys"
+    cost = f"{keys:,.1f} keys"
+    if approximates:
+        cost = f"{each.pattern} approximates attention to these keys by as many operations as {cost}"
     console.print(f"{cost} per query of {tokens:,} tokens\n", highlight=False)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from wordloom.errors import ConfigError
+from wordloom.models.building.build import skeleton
 from wordloom.models.families import family_of
 from wordloom.nn.attention import Attention
 from wordloom.nn.quantized import Int8Embedding, Int8Linear
@@ -44,6 +45,23 @@ def quantize_model(model: Any) -> None:
             _replace(model, name, Int8Linear(module, None if shared is None else shared.packed))
         elif isinstance(module, Attention) and family in _CAUSAL:
             module.kept_dtype = KEPT_DTYPE
+
+
+def int8_bytes(config: Any) -> int | None:
+    """Return the bytes that :func:`quantize_model` leaves of the weights of a model of ``config``.
+
+    This is None for a family that has no 8 bits.
+    """
+    if family_of(config) not in QUANTIZED_FAMILIES:
+        return None
+    model = skeleton(config)
+    quantize_model(model)
+    packed = {
+        id(module.packed): module.packed
+        for module in model.modules()
+        if isinstance(module, Int8Linear | Int8Embedding)
+    }
+    return sum(weight.nbytes for weight in (*model.parameters(), *packed.values()))
 
 
 def is_quantized(model: nn.Module) -> bool:

@@ -24,6 +24,7 @@ from wordloom.models import (
     family_of,
 )
 from wordloom.models.building.attention import check_attention_dropout, with_attention
+from wordloom.models.building.build import skeleton
 from wordloom.models.task_model import BODIES, SUMMARIES
 from wordloom.nn import set_attention_backend
 from wordloom.nn.attention import Approximation, running_kernel
@@ -106,23 +107,24 @@ def takes_model_of_start(recipe: Recipe, start: Path | None) -> bool:
     return start is not None and recipe.model.keys() <= {"attention"}
 
 
-def check_attention(recipe: Recipe, start: Path | None) -> None:
-    """Raise ConfigError or RecipeError for attention that the recipe's model cannot have.
+def check_model(recipe: Recipe, start: Path | None) -> None:
+    """Raise ConfigError or RecipeError for settings that the recipe's model cannot have.
 
-    This is checked before data is prepared, which may take long.
+    Data may take long to prepare; this needs none. It checks the families that have kinds of attention.
     """
     attention = recipe.model.get("attention")
-    if attention is None:
-        return
+    if start is not None and attention is None:
+        return  # other settings must fit the weights of start, which is checked as they are read
     if start is not None and takes_model_of_start(recipe, start):
         config = with_attention(body_config(load_config(start)), attention)
     else:
         family, settings = model_settings(recipe)
-        if family not in MODELS:
-            return  # which is reported with the names of all
+        if family not in MODELS or not (attention or hasattr(MODELS[family].config, "patterns")):
+            return  # an unknown family is reported with the names of all
         settings.pop(_HEAD, None)
         config = config_from(family, **{"vocab_size": _ANY_VOCABULARY, **settings})
     check_attention_dropout(config)
+    set_attention_backend(skeleton(config), recipe.train.attention_backend)
 
 
 def with_recipe_attention(recipe: Recipe, config: Any) -> Any:
