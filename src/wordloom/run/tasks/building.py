@@ -112,7 +112,7 @@ def check_model(recipe: Recipe, start: Path | None) -> None:
 
     Data may take long to prepare; this needs none. It checks the families that have kinds of attention.
     """
-    attention = recipe.model.get("attention")
+    attention: Any = recipe.model.get("attention")
     if start is not None and attention is None:
         return  # other settings must fit the weights of start, which is checked as they are read
     if start is not None and takes_model_of_start(recipe, start):
