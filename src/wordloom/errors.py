@@ -44,6 +44,10 @@ class DeviceError(WordloomError):
     """A device, precision or kernel that this machine does not have."""
 
 
+class ChatError(WordloomError):
+    """Messages or a chat template that cannot be used."""
+
+
 class GenerationError(WordloomError):
     """A prompt or a sampling setting that cannot be used."""
 

@@ -388,6 +388,11 @@ class Tokenizer:
         """Return the token as the vocabulary spells it; raise TokenizerError if no token has this id."""
         return self._tokens[self._check_ids([check_id(index)])[0]]
 
+    def special_names(self) -> dict[str, str]:
+        """Return the special tokens by the names that chat templates give them, such as ``bos_token``."""
+        ids = {role: getattr(self, f"{role}_id") for role in special.ROLES}
+        return {f"{role}_token": self._tokens[index] for role, index in ids.items() if index is not None}
+
     def token_to_id(self, token: str) -> int | None:
         """Return the id of a token as the vocabulary spells it, or None."""
         if not isinstance(token, str):

@@ -1,0 +1,199 @@
+"""Chat templates: the Jinja templates of transformers, rendered in a sandbox with the same result.
+
+A template turns messages into one text.  Messages are untrusted: a special token that a message spells must
+not become one.  The renderer therefore marks such spellings, and finds them again in the text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from importlib import resources
+from typing import Any, NamedTuple
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from wordloom.errors import ChatError, did_you_mean
+from wordloom.text.chat.message import Message
+
+Span = tuple[int, int]
+
+SHIPPED = ("alpaca", "chatml", "llama2", "plain")
+
+# Unicode's noncharacters, which no text interchanges: four of them mark places in a rendered text.
+_NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
+
+
+class Rendered(NamedTuple):
+    """The text of a chat.
+
+    Attributes:
+        text: the text, as transformers renders it.
+        answers: the spans of ``{% generation %}`` blocks, which hold what the assistant writes.
+        spelled: the spans of special tokens that messages spell, which are ordinary text.
+    """
+
+    text: str
+    answers: list[Span]
+    spelled: list[Span]
+
+
+class _Generation(Extension):
+    """``{% generation %}`` ... ``{% endgeneration %}``: puts the block between two marks, if any are set."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 reads a set of the class
+    marks = ("", "")
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
+
+    def _marked(self, caller: Callable[[], str]) -> str:
+        first, last = self.marks
+        return f"{first}{caller()}{last}"
+
+
+class ChatTemplate:
+    """A chat template.
+
+    Attributes:
+        source: the Jinja source.
+        variables: further variables of the template, such as ``bos_token``.
+        has_answers: whether the template has ``{% generation %}`` blocks.
+        reads_input: whether the template has a place for :attr:`Message.input`.
+    """
+
+    def __init__(self, source: str, variables: Mapping[str, Any] | None = None) -> None:
+        """Compile the template; raises ChatError for a syntax error."""
+        self.source = source
+        self.variables = dict(variables or {})
+        self._environment = _environment()
+        try:
+            tree = self._environment.parse(source)
+            self._template = self._environment.from_string(source)
+        except TemplateError as error:
+            line = getattr(error, "lineno", None)
+            place = "" if line is None else f" in line {line}"
+            raise ChatError(f"the chat template has an error{place}: {error}; correct it") from None
+        self.has_answers = re.search(r"\{%[-+]?\s*generation\s*[-+]?%\}", source) is not None
+        keys = [key.arg for key in tree.find_all(nodes.Getitem)]
+        names = {key.value for key in keys if isinstance(key, nodes.Const)}
+        self.reads_input = "input" in names | {each.attr for each in tree.find_all(nodes.Getattr)}
+
+    @classmethod
+    def shipped(cls, name: str, variables: Mapping[str, Any] | None = None) -> ChatTemplate:
+        """Return the template of :data:`SHIPPED` with this name; raises ChatError for another name."""
+        return cls(shipped_source(name), variables)
+
+    def render(
+        self, messages: Sequence[Message], *, prompt: bool = False, specials: Iterable[str] = ()
+    ) -> Rendered:
+        """Return the text of ``messages``.
+
+        ``prompt`` adds the beginning of an answer (``add_generation_prompt``).  ``specials`` are the special
+        tokens that messages must not produce.
+
+        Raises ChatError without messages, and where the template refuses them or fails.
+        """
+        if not messages:
+            raise ChatError("a chat needs at least one message")
+        marks = self._marks(messages)
+        names = sorted(filter(None, specials), key=len, reverse=True)
+        spelled = re.compile("|".join(map(re.escape, names))) if names else None
+
+        def marked(text: str) -> str:
+            return text if spelled is None else spelled.sub(rf"{marks[2]}\g<0>{marks[3]}", text)
+
+        given = [self._as_dict(message, marked) for message in messages]
+        self._generation.marks = (marks[0], marks[1])
+        try:
+            text = self._template.render(messages=given, add_generation_prompt=prompt, **self.variables)
+        except TemplateError as error:
+            raise ChatError(f"the chat template refuses these messages: {error}") from None
+        except Exception as error:
+            raise ChatError(f"the chat template fails on these messages: {error}") from error
+        finally:
+            self._generation.marks = ("", "")
+        return _unmarked(text, marks)
+
+    @cached_property
+    def _generation(self) -> _Generation:
+        found = next(each for each in self._environment.iter_extensions() if isinstance(each, _Generation))
+        return found
+
+    def _as_dict(self, message: Message, marked: Callable[[str], str]) -> dict[str, str]:
+        content = marked(message.content)
+        if not message.input:
+            return {"role": message.role, "content": content}
+        if self.reads_input:
+            return {"role": message.role, "content": content, "input": marked(message.input)}
+        return {"role": message.role, "content": f"{content}\n\n{marked(message.input)}"}
+
+    def _marks(self, messages: Sequence[Message]) -> list[str]:
+        """Return four noncharacters that neither the template nor a message contains."""
+        texts = [self.source, *(text for message in messages for text in (message.content, message.input))]
+        free = [mark for mark in _NONCHARACTERS if not any(mark in text for text in texts)]
+        if len(free) < 4:
+            raise ChatError("the messages hold nearly all noncharacters U+FDD0 to U+FDEF; remove some")
+        return free[:4]
+
+
+def shipped_source(name: str) -> str:
+    """Return the source of the template of :data:`SHIPPED` with this name; raises ChatError for another."""
+    if name not in SHIPPED:
+        raise ChatError(f"unknown chat template {name!r}; {did_you_mean(name, SHIPPED)}")
+    file = resources.files(__package__) / "shipped" / f"{name}.jinja"
+    return file.read_text(encoding="utf-8").rstrip("\n")
+
+
+def _unmarked(text: str, marks: Sequence[str]) -> Rendered:
+    """Return the text without marks, and the spans between pairs of them."""
+    begin_answer, end_answer, begin_spelled, end_spelled = marks
+    parts: list[str] = []
+    answers: list[Span] = []
+    spelled: list[Span] = []
+    begun: dict[str, int] = {}
+    length = 0
+    for part in re.split(f"([{''.join(marks)}])", text):
+        if part in (begin_answer, begin_spelled):
+            begun[part] = length
+        elif part == end_answer:
+            answers.append((begun[begin_answer], length))
+        elif part == end_spelled:
+            spelled.append((begun.pop(begin_spelled, length), length))  # a template may drop the first mark
+        else:
+            parts.append(part)
+            length += len(part)
+    return Rendered("".join(parts), answers, [span for span in spelled if span[0] < span[1]])
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    """Return the environment of transformers: its whitespace rules, extensions, filters and functions."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+
+    def tojson(
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        settings: dict[str, Any] = {"indent": indent, "separators": separators, "sort_keys": sort_keys}
+        return json.dumps(value, ensure_ascii=ensure_ascii, **settings)
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment
