@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -221,6 +222,33 @@ def parquet_rows(
     Columns in ``whole_numbers`` may also hold integers or booleans, and columns in ``numbers`` any numbers.
     Raises DataError if pyarrow is missing, the file is no Parquet, or a column is missing or of another type.
     """
+    meter = meter or Meter()
+    with _parquet_file(file) as table:
+        for name in names:
+            _check_column(
+                file, table.schema_arrow, name, whole=name in whole_numbers, any_number=name in numbers
+            )
+        groups = table.metadata.num_row_groups
+        for group in range(groups):
+            for batch in table.iter_batches(batch_size=_ROWS, row_groups=[group], columns=list(names)):
+                columns = [batch.column(name).to_pylist() for name in names]
+                yield from zip(*columns, strict=True)
+            meter.read += sum(
+                table.metadata.row_group(group).column(c).total_compressed_size
+                for c in range(table.metadata.num_columns)
+            )
+
+
+def parquet_objects(file: Source) -> Iterator[dict[str, Any]]:
+    """Yield each row as an object, with lists and objects in it; raises DataError as :func:`parquet_rows`."""
+    with _parquet_file(file) as table:
+        for batch in table.iter_batches(batch_size=_ROWS):
+            yield from batch.to_pylist()
+
+
+@contextmanager
+def _parquet_file(file: Source) -> Iterator[Any]:
+    """Open a file; raise DataError if pyarrow is missing, or where the file is no Parquet."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -229,7 +257,6 @@ def parquet_rows(
             "reading .parquet needs the package pyarrow: pip install 'wordloom[parquet]'"
         ) from None
 
-    meter = meter or Meter()
     with tempfile.TemporaryFile() as spooled:
         content: Any = file.path
         if file.compression or file.is_stdin:  # Parquet is read from its end, a stream from its start
@@ -238,20 +265,7 @@ def parquet_rows(
             spooled.seek(0)
             content = spooled
         try:
-            table = pq.ParquetFile(content)
-            for name in names:
-                _check_column(
-                    file, table.schema_arrow, name, whole=name in whole_numbers, any_number=name in numbers
-                )
-            groups = table.metadata.num_row_groups
-            for group in range(groups):
-                for batch in table.iter_batches(batch_size=_ROWS, row_groups=[group], columns=list(names)):
-                    columns = [batch.column(name).to_pylist() for name in names]
-                    yield from zip(*columns, strict=True)
-                meter.read += sum(
-                    table.metadata.row_group(group).column(c).total_compressed_size
-                    for c in range(table.metadata.num_columns)
-                )
+            yield pq.ParquetFile(content)
         except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
             raise DataError(f"{file.name}: not a readable Parquet file ({reason}); write it again") from error

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from wordloom.data.files.json import json_objects, json_type, json_value, valid_text
+from wordloom.data.files.json import json_objects, json_type, json_value
+from wordloom.data.files.json_object import JsonObject
 from wordloom.data.files.source import Source, Sources
 from wordloom.data.files.stream import EncodingErrors
 from wordloom.data.sets.expand import JSON, task_files
@@ -106,7 +107,7 @@ def asked(sources: Sources, *, encoding_errors: EncodingErrors = "strict") -> It
             yield from (question for _, question in _in_file(file, encoding_errors, seen))
             continue
         for record in json_objects(file, encoding_errors, None):
-            row = _Object(record.value, position(file.name, record.line), "", encoding_errors)
+            row = JsonObject(record.value, position(file.name, record.line), "", encoding_errors)
             name = row.text("id") if "id" in row.values else str(record.line)
             texts = row.text("context"), row.text("question")
             yield Question(name, "", *texts, answers=(), is_impossible=False, place=row.file)
@@ -114,7 +115,7 @@ def asked(sources: Sources, *, encoding_errors: EncodingErrors = "strict") -> It
 
 def _in_file(
     file: Source, errors: EncodingErrors, seen: dict[str, str]
-) -> Iterator[tuple[_Object, Question]]:
+) -> Iterator[tuple[JsonObject, Question]]:
     """Yield each question of a file and its object; ``seen`` are the ids read before."""
     number = 0
     for article in _document(file, errors).objects("data"):
@@ -131,53 +132,7 @@ def _in_file(
                 yield entry, question
 
 
-# ------------------------------------------------------------------------------------------------ fields
-
-
-class _Object(NamedTuple):
-    """A JSON object at ``path`` in ``file``."""
-
-    values: dict[str, Any]
-    file: str
-    path: str
-    errors: EncodingErrors
-
-    def refused(self, field: str, what: str) -> DataError:
-        return DataError(f"{self.file}: {self._at(field)}: {what}")
-
-    def _at(self, field: str) -> str:
-        return f"{self.path}.{field}" if self.path else field
-
-    def get(self, field: str, kind: type, expected: str) -> Any:
-        """Return the value of ``field``, which has exactly the type ``kind``."""
-        if field not in self.values:
-            there = ", ".join(map(repr, self.values)) or "none"
-            raise self.refused(field, f"is missing; expected {expected}; the fields there are {there}")
-        value = self.values[field]
-        if type(value) is not kind:  # a boolean is an int to Python
-            article = "null" if value is None else f"a {json_type(value)}"
-            shown = f" ({value})" if type(value) in (int, float, bool) else ""
-            raise self.refused(field, f"is {article}{shown}; expected {expected}")
-        return value
-
-    def text(self, field: str, *, missing: str | None = None) -> str:
-        """Return a text, or ``missing`` without the field; with ``missing``, the text may be empty."""
-        if missing is not None and field not in self.values:
-            return missing
-        value = valid_text(self.get(field, str, "text"), self.errors, f"{self.file}: {self._at(field)}")
-        if missing is None and not value.strip():
-            raise self.refused(field, "is empty; expected text")
-        return value
-
-    def objects(self, field: str) -> Iterator[_Object]:
-        for i, value in enumerate(self.get(field, list, "a list of objects")):
-            path = f"{self._at(field)}[{i}]"
-            if not isinstance(value, dict):
-                raise DataError(f"{self.file}: {path}: is a {json_type(value)}; expected an object")
-            yield self._replace(values=value, path=path)
-
-
-def _question(entry: _Object, number: str, title: str, context: str) -> Question:
+def _question(entry: JsonObject, number: str, title: str, context: str) -> Question:
     impossible = "is_impossible" in entry.values and entry.get("is_impossible", bool, "true or false")
     return Question(
         id=entry.text("id") if "id" in entry.values else number,
@@ -190,7 +145,9 @@ def _question(entry: _Object, number: str, title: str, context: str) -> Question
     )
 
 
-def _answers(entry: _Object, question: Question, misplaced: str, moved: Counter[str]) -> tuple[Answer, ...]:
+def _answers(
+    entry: JsonObject, question: Question, misplaced: str, moved: Counter[str]
+) -> tuple[Answer, ...]:
     found = []
     for given in entry.objects("answers"):
         answer = Answer(given.text("text"), given.get("answer_start", int, "a whole number"))
@@ -207,7 +164,7 @@ def _answers(entry: _Object, question: Question, misplaced: str, moved: Counter[
     return tuple(found)
 
 
-def _moved(given: _Object, answer: Answer, context: str, misplaced: str) -> Answer:
+def _moved(given: JsonObject, answer: Answer, context: str, misplaced: str) -> Answer:
     """Return ``answer`` at its nearest place in the context; raise DataError if it may not move."""
     text, start = answer
     places = [i for i in range(len(context)) if context.startswith(text, i)]
@@ -232,8 +189,8 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
 
 
-def _document(file: Source, errors: EncodingErrors) -> _Object:
+def _document(file: Source, errors: EncodingErrors) -> JsonObject:
     value = json_value(file, errors, None, "copy or write the file again")
     if not isinstance(value, dict):
         raise DataError(f"{file.name}: is a {json_type(value)}; expected SQuAD's JSON, an object with 'data'")
-    return _Object(value, file.name, "", errors)
+    return JsonObject(value, file.name, "", errors)
