@@ -224,6 +224,7 @@ class Translation:
 #: The objectives by name; each run creates an object of a class, because the object has state.
 OBJECTIVES: dict[str, Objective | type[Regression] | type[TruncatedBPTT] | type[Translation]] = {
     "causal_lm": causal_lm,
+    "instruction": causal_lm,
     "classification": classification,
     "regression": Regression,
     "multiple_choice": classification,

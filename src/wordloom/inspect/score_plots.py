@@ -17,6 +17,7 @@ Path = str | os.PathLike[str]
 # ------------------------------------------------------------------------------------ confusion matrices
 
 _CELL = 0.34  # inches
+_MOST_INSIDE = 3  # runs whose names find room among their lines
 _LEAST = 3.0  # inches; a smaller matrix has no room for the names of its axes
 _CELL_FONT = 8.0  # points
 _SHOWN = 0.005  # share of a row; cells below it have no number
@@ -136,7 +137,7 @@ def draw_positions(path: Path, runs: Mapping[str, Sequence[Any]]) -> None:
 
 def positions_figure(runs: Mapping[str, Sequence[Any]]) -> Any:
     """Return the figure that :func:`draw_positions` saves."""
-    figure = figures.new_figure((6.8, 4.2))
+    figure = figures.new_figure((8.6 if len(runs) > _MOST_INSIDE else 6.8, 4.2))
     panel = figure.subplots()
     longest = max(runs.values(), key=len)
     for i, (name, groups) in enumerate(runs.items()):
@@ -150,7 +151,9 @@ def positions_figure(runs: Mapping[str, Sequence[Any]]) -> Any:
     panel.grid(axis="y", color=figures.GRID, linewidth=0.7)
     panel.set_axisbelow(True)
     figures.hide_frame(panel)
-    if len(runs) > 1:
+    if len(runs) > _MOST_INSIDE:
+        figure.legend(loc="outside right upper", frameon=False, fontsize=figures.FONT)
+    elif len(runs) > 1:
         panel.legend(frameon=False, fontsize=figures.FONT)
     return figure
 

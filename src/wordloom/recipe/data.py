@@ -199,6 +199,21 @@ class QuestionData(RowLengths, DataSettings):
     """Allow questions without an answer (SQuAD v2)."""
 
 
+class InstructionData(DataSettings):
+    """Conversations, from which a causal model learns to answer."""
+
+    template: str | None = None
+    """Chat template: alpaca, chatml, llama2, plain, or a .jinja file. By default the tokenizer's own, else
+    plain."""
+    system: str | None = None
+    """System message of conversations that have none."""
+    packing: bool = True
+    """Pack several conversations into a window of train.seq_len tokens; they do not see one another."""
+    too_long: Literal["error", "drop", "cut"] = "error"
+    """Treatment of a conversation of more than train.seq_len tokens: raise an error, leave it out (drop), or
+    truncate it (cut)."""
+
+
 class TranslationData(Specials, Split, DataSettings):
     """Pairs of a source and a target sentence."""
 
@@ -235,4 +250,5 @@ DATA: dict[Objective, type[DataSettings]] = {
     "contrastive": SentenceData,
     "cosine_similarity": SentenceData,
     "translation": TranslationData,
+    "instruction": InstructionData,
 }

@@ -19,6 +19,7 @@ Objective = Literal[
     "token_classification",
     "question_answering",
     "translation",
+    "instruction",
     "masked_lm",
     "masked_lm+next_sentence",
     "contrastive",
@@ -32,6 +33,7 @@ HEADS = (
 )
 MASKED = ("masked_lm", "masked_lm+next_sentence")
 _NEXT_TOKEN = ("causal_lm", "truncated_bptt")
+_WRITES = (*_NEXT_TOKEN, "instruction")
 #: Objectives to which the language-model loss of the task's own texts can be added.
 WITH_LANGUAGE_MODEL = ("classification", "regression", "multiple_choice")
 
@@ -188,10 +190,11 @@ class TrainSettings(Table):
         None, ge=1
     )
     """Windows per evaluation. By default the whole validation part."""
-    sample_every: Annotated[int, OnlyIf("train.objective", _NEXT_TOKEN)] = Field(0, ge=0)
+    sample_every: Annotated[int, OnlyIf("train.objective", _WRITES)] = Field(0, ge=0)
     """Steps between two texts generated for the log; 0: never."""
     sample_prompt: Annotated[str, OnlyIf("sample_every")] = "\n"
-    """Text that these samples begin with."""
+    """Text that these samples begin with; in instruction tuning the question that they answer, by default the
+    first of the validation part."""
     sample_tokens: Annotated[int, OnlyIf("sample_every")] = Field(64, ge=1)
     """Tokens of each sample."""
     save_every: int = Field(0, ge=0)

@@ -23,6 +23,7 @@ from wordloom.run.tasks.building import check_model
 from wordloom.run.tasks.causal import causal_task
 from wordloom.run.tasks.classifiers import classification_task
 from wordloom.run.tasks.head_task import head_task
+from wordloom.run.tasks.instruction import instruction_task
 from wordloom.run.tasks.masked import masked_task
 from wordloom.run.tasks.old_task import Measured, check_old_head, with_old_task, write_losses
 from wordloom.run.tasks.sentence_embeddings import sentence_task
@@ -323,6 +324,7 @@ def _run(trainer: Trainer, progress: TrainingProgress) -> str:
 
 TASKS: dict[str, Callable[[Recipe, Path | None, TrainingProgress], Task]] = {
     "causal_lm": causal_task,
+    "instruction": instruction_task,
     "translation": translation_task,
     "truncated_bptt": causal_task,
     **dict.fromkeys(HEADS, head_task),

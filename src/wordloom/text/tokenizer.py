@@ -375,6 +375,18 @@ class Tokenizer:
         bos = () if self.bos_id is None else (self.bos_id,)
         return extended.with_frame((*bos, first), (second,), (last,), instead=True)
 
+    def with_chat_template(self, source: str, tokens: Sequence[str] = ()) -> Tokenizer:
+        """Return the tokenizer with a chat template, and further special ``tokens`` at the next free ids.
+
+        Raises TokenizerError if one of them is an ordinary token of the vocabulary.
+        """
+        if taken := [name for name in tokens if name in self._ids]:
+            raise TokenizerError(f"the vocabulary already has a token '{taken[0]}': use another template")
+        added = [special.added_token(name, self.vocab_size + n) for n, name in enumerate(tokens)]
+        added = [*self._definition["added_tokens"], *added]
+        definition = {**self._definition, "added_tokens": added}
+        return Tokenizer(definition, self._config, chat_template=source, training_report=self.training_report)
+
     def _changed(self, config: Mapping[str, Any], **parts: Any) -> Tokenizer:
         """Return a tokenizer with another configuration and other ``parts`` of the definition."""
         definition, report = {**self._definition, **parts}, self.training_report

@@ -22,13 +22,14 @@ from wordloom.models import (
     context_limit,
     encodes,
     family_of,
+    translates,
 )
 from wordloom.models.building.attention import check_attention_dropout, with_attention
 from wordloom.models.building.build import skeleton
 from wordloom.models.task_model import BODIES, SUMMARIES
 from wordloom.nn import set_attention_backend
 from wordloom.nn.attention import Approximation, running_kernel
-from wordloom.nn.recurrent import CELLS
+from wordloom.nn.recurrent import CELLS, Recurrent
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe, TrainSettings
 from wordloom.recipe.data import LabelledData, TaskTokens
@@ -194,6 +195,40 @@ def set_up_blocks(
     return (
         f"{compiled}, attention {by}" if plain else f"{compiled}, attention {model.config.attention} by {by}"
     )
+
+
+def set_up_causal(trainer: Trainer, settings: TrainSettings, *, masked: bool) -> str:
+    """Set up the blocks of a causal model, recurrent or not; see :func:`set_up_blocks`.
+
+    ``masked`` says whether documents do not see one another.
+    """
+    model: Any = trainer.model
+    rows = settings.micro_batch_size or settings.batch_size
+    layer: Any = model.blocks[0]
+    if not isinstance(layer, Recurrent):
+        return set_up_blocks(trainer, settings, masked=masked, tokens=rows * settings.seq_len)
+    if settings.gradient_checkpointing:
+        checkpoint_blocks(model)
+    compiled = compile_blocks(model, settings, trainer.device)
+    x = torch.empty(rows, settings.seq_len, 1, device=trainer.device)
+    with trainer.precision.autocast():
+        kernel = layer.kernel_for(x, starts=masked)
+    return f"{compiled}, {layer.cell} by the kernel '{kernel}'"
+
+
+def require_causal(config: Any, recipe: Recipe) -> None:
+    """Raise RecipeError for a model that does not continue texts."""
+    family = family_of(config)
+    if encodes(config):
+        raise RecipeError(
+            f"model.family '{family}' reads texts in both directions and writes none; take "
+            "train.objective 'masked_lm', or a model.family that writes: gpt, gpt2, llama or rnn"
+        )
+    if translates(config):
+        raise RecipeError(
+            f"model.family '{family}' turns one text into another, and train.objective "
+            f"'{recipe.train.objective}' learns to continue one; take gpt, gpt2, llama or rnn"
+        )
 
 
 # -- bodies with a head ------------------------------------------------------------------------------------

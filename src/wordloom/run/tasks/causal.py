@@ -14,7 +14,7 @@ import torch
 from wordloom.errors import RecipeError
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.generate import Sampling, generate_text
-from wordloom.models import TaskConfig, body_config, encodes, family_of, translates
+from wordloom.models import TaskConfig, body_config, family_of
 from wordloom.nn import set_attention_backend
 from wordloom.nn.recurrent import Recurrent
 from wordloom.objectives import objective
@@ -27,15 +27,13 @@ from wordloom.run.tasks.building import (
     check_vocabulary_size,
     new_config,
     new_model,
-    set_up_blocks,
+    require_causal,
+    set_up_causal,
     takes_model_of_start,
     with_recipe_attention,
 )
 from wordloom.run.tasks.task import Task, Windows, mean_loss
 from wordloom.text import Specials, Tokenizer
-from wordloom.training import Trainer
-from wordloom.training.gradient_checkpointing import checkpoint_blocks
-from wordloom.training.precision import compile_blocks
 from wordloom.weights import load_config, load_model, save_model
 
 
@@ -66,30 +64,14 @@ def causal_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) 
         },
         ledger=ledger_json(parts),
         build_model=build_model,
-        set_up=lambda trainer: _set_up(trainer, recipe),
+        set_up=lambda trainer: set_up_causal(
+            trainer, recipe.train, masked=recipe.data_as(CausalData).document_mask
+        ),
         evaluate=evaluate,
         scored=scored,
         sample=_sampler(recipe, tokenizer),
         save=partial(save_model, tokenizer=tokenizer),
     )
-
-
-def _set_up(trainer: Trainer, recipe: Recipe) -> str:
-    """Apply gradient checkpointing and compilation; return a few words on what runs."""
-    s, model = recipe.train, trainer.model
-    rows = s.micro_batch_size or s.batch_size
-    layer: Any = model.blocks[0]  # type: ignore[index]
-    if not isinstance(layer, Recurrent):
-        return set_up_blocks(
-            trainer, s, masked=recipe.data_as(CausalData).document_mask, tokens=rows * s.seq_len
-        )
-    if s.gradient_checkpointing:
-        checkpoint_blocks(model)
-    compiled = compile_blocks(model, s, trainer.device)
-    x = torch.empty(rows, s.seq_len, 1, device=trainer.device)
-    with trainer.precision.autocast():
-        kernel = layer.kernel_for(x, starts=recipe.data_as(CausalData).document_mask)
-    return f"{compiled}, {layer.cell} by the kernel '{kernel}'"
 
 
 def _model(recipe: Recipe, tokenizer: Tokenizer, start: Path | None, progress: TrainingProgress) -> Any:
@@ -104,7 +86,7 @@ def _model(recipe: Recipe, tokenizer: Tokenizer, start: Path | None, progress: T
     else:
         config = new_config(recipe, tokenizer, recipe.train.seq_len)
         check_length(config, recipe.train.seq_len)
-    _require_causal(config, recipe)
+    require_causal(config, recipe)
     check_vocabulary_size(config, tokenizer)
     has_head = isinstance(saved, TaskConfig)
     if start is None or has_head or recipe.model:
@@ -112,21 +94,6 @@ def _model(recipe: Recipe, tokenizer: Tokenizer, start: Path | None, progress: T
     model = load_model(start, dtype=torch.float32)
     set_attention_backend(model, recipe.train.attention_backend)
     return model
-
-
-def _require_causal(config: Any, recipe: Recipe) -> None:
-    """Raise RecipeError for a model that does not continue texts."""
-    family = family_of(config)
-    if encodes(config):
-        raise RecipeError(
-            f"model.family '{family}' reads texts in both directions and writes none; take "
-            "train.objective 'masked_lm', or a model.family that writes: gpt, gpt2, llama or rnn"
-        )
-    if translates(config):
-        raise RecipeError(
-            f"model.family '{family}' turns one text into another, and train.objective "
-            f"'{recipe.train.objective}' learns to continue one; take gpt, gpt2, llama or rnn"
-        )
 
 
 def _evaluation(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from wordloom.errors import ChatError
+from wordloom.errors import ChatError, TokenizerError
 from wordloom.text.chat.message import Message
 from wordloom.text.chat.template import ChatTemplate, Rendered, Span
 from wordloom.text.encoding import Encoding
@@ -38,7 +38,12 @@ def template_of(tokenizer: Tokenizer, source: str | None = None) -> ChatTemplate
 
 
 def encode_chat(
-    tokenizer: Tokenizer, template: ChatTemplate, messages: Sequence[Message], *, prompt: bool = False
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    messages: Sequence[Message],
+    *,
+    prompt: bool = False,
+    place: str = "",
 ) -> ChatIds:
     """Return the ids of ``messages``, those that transformers' ``apply_chat_template`` gives.
 
@@ -46,11 +51,20 @@ def encode_chat(
     the tokenizer would join the end of a prompt with the beginning of its answer, the prompt keeps the ids
     that it has alone, because generation begins with those.
 
-    ``prompt`` adds the beginning of an answer, and nothing is scored.
+    ``prompt`` adds the beginning of an answer, and nothing is scored.  ``place`` stands in errors.
 
     Raises ChatError for a template that refuses the messages, whose answers cannot be found, or that begins
     with two bos tokens.
     """
+    try:
+        return _encode_chat(tokenizer, template, messages, prompt)
+    except (ChatError, TokenizerError) as error:
+        raise type(error)(f"{place}: {error}" if place else str(error)) from error.__cause__
+
+
+def _encode_chat(
+    tokenizer: Tokenizer, template: ChatTemplate, messages: Sequence[Message], prompt: bool
+) -> ChatIds:
     names = _names(tokenizer)
     rendered = template.render(messages, prompt=prompt, specials=names)
     answers = [] if prompt else rendered.answers

@@ -24,7 +24,13 @@ from wordloom.text.chat.message import Message
 
 Span = tuple[int, int]
 
-SHIPPED = ("alpaca", "chatml", "llama2", "plain")
+#: The templates of this package, each with the special tokens that it writes beside bos and eos.
+SHIPPED: dict[str, tuple[str, ...]] = {
+    "alpaca": (),
+    "chatml": ("<|im_start|>", "<|im_end|>"),
+    "llama2": (),
+    "plain": (),
+}
 
 # Unicode's noncharacters, which no text interchanges: four of them mark places in a rendered text.
 _NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]

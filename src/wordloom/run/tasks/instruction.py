@@ -1,0 +1,272 @@
+"""Instruction tuning in a training run: conversations in a chat template, with the loss on answers alone.
+
+Ouyang et al. 2022, section 3.2 (arXiv:2203.02155); Taori et al. 2023 (Alpaca).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from wordloom.data.batches.conversations import ConversationBatches, ConversationRows, conversation_rows
+from wordloom.data.ledgers import RowDigest, RowLedger
+from wordloom.data.rows.conversations import Conversation, conversations
+from wordloom.errors import RecipeError
+from wordloom.evaluate.reading import tokenizer_name
+from wordloom.generate import Sampling, complete
+from wordloom.models import body_config, family_of
+from wordloom.models.building.cost import flops_per_token
+from wordloom.objectives import objective
+from wordloom.progress import TrainingProgress
+from wordloom.recipe import Recipe
+from wordloom.recipe.data import InstructionData
+from wordloom.run.prepare import divided, joined_fingerprint, ledger_json, recipe_tokenizer
+from wordloom.run.tasks.building import (
+    check_length,
+    check_vocabulary_size,
+    new_config,
+    new_model,
+    require_causal,
+    set_up_causal,
+    takes_model_of_start,
+    with_recipe_attention,
+)
+from wordloom.run.tasks.task import Task, mean_loss
+from wordloom.text import Tokenizer
+from wordloom.text.chat import (
+    SHIPPED,
+    ChatIds,
+    ChatTemplate,
+    Message,
+    encode_chat,
+    end_of_turn,
+    shipped_source,
+    template_of,
+)
+from wordloom.training.plan import Costs
+from wordloom.weights import load_config, save_model
+
+_DEFAULT = "plain"  # the template of a tokenizer that has none
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The conversations of one part, as batches, and the report on them."""
+
+    batches: ConversationBatches
+    ledger: RowLedger
+    conversations: Sequence[Conversation]
+
+    @property
+    def fingerprint(self) -> str:
+        return self.batches.fingerprint
+
+
+def instruction_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) -> Task:
+    """Return the task of answering as the recipe's conversations do; ``start`` is a checkpoint to begin with.
+
+    The tokenizer gets the chat template, and the tokens of a shipped template that it lacks.
+    """
+    s, d = recipe.train, recipe.data_as(InstructionData)
+    read = divided(recipe, _reader(d), "conversations")
+    tokenizer = _tokenizer(recipe, start, read["train"], progress)
+    template = template_of(tokenizer)
+    end = end_of_turn(tokenizer, template)
+    parts = {part: _read(recipe, tokenizer, template, rows, part) for part, rows in read.items()}
+    for each in parts.values():
+        progress.say(each.ledger.lines())
+    batches = parts["train"].batches
+    if d.packing:
+        progress.say(
+            f"packing     {len(batches.rows.places):,} conversations in {batches.samples_per_epoch:,} "
+            f"windows of {s.seq_len:,} tokens; {batches.packed_share:.1%} of the positions hold tokens"
+        )
+    config = _config(recipe, tokenizer, start)
+    validation = parts.get("validation")
+    return Task(
+        settings=s,
+        batches=batches,
+        fingerprints={
+            "data": joined_fingerprint(part.fingerprint for part in parts.values()),
+            "tokenizer": tokenizer.fingerprint,
+        },
+        ledger=ledger_json(parts),
+        build_model=lambda: new_model(recipe, config, start, progress, extra_tokens=True),
+        set_up=lambda trainer: set_up_causal(trainer, s, masked=d.packing),
+        evaluate=None if validation is None else _evaluation(tokenizer, validation),
+        scored={} if validation is None else _signature(recipe, tokenizer, template, validation),
+        sample=_sampler(recipe, tokenizer, template, end, (validation or parts["train"]).conversations),
+        save=partial(save_model, tokenizer=tokenizer, generation={"eos_token_id": _ends(tokenizer, end)}),
+        costs=_costs(config, batches, s.seq_len if d.packing else None),
+    )
+
+
+def _reader(d: InstructionData) -> Callable[[Any], list[Conversation]]:
+    """Return the function that reads a source, and gives a system message to conversations without one."""
+
+    def read(sources: Any) -> list[Conversation]:
+        found = list(conversations(sources, encoding_errors=d.row_errors))
+        if d.system is None:
+            return found
+        first = Message("system", d.system)
+        return [
+            each if each.messages[0].role == "system" else each._replace(messages=(first, *each.messages))
+            for each in found
+        ]
+
+    return read
+
+
+def _tokenizer(
+    recipe: Recipe, start: Path | None, rows: Sequence[Conversation], progress: TrainingProgress
+) -> Tokenizer:
+    """Return the tokenizer of the checkpoint ``start`` or of the recipe, with the chat template."""
+    name = recipe.data_as(InstructionData).template
+    if start is not None:
+        tokenizer = Tokenizer.from_pretrained(start)
+    else:
+        texts = (message.content for row in rows for message in row.messages)
+        tokenizer = recipe_tokenizer(recipe, texts, progress, "conversations")
+    if name is None and tokenizer.chat_template is not None:
+        progress.say("template    that of the tokenizer")
+        return tokenizer
+    name = name or _DEFAULT
+    source = shipped_source(name) if name in SHIPPED else _template_file(name)
+    further = [token for token in SHIPPED.get(name, ()) if tokenizer.token_to_id(token) is None]
+    tokenizer = tokenizer.with_chat_template(source, further)
+    if tokenizer.eos_id is None and "eos_token" in source:
+        raise RecipeError(
+            f"data.template {name!r} ends answers with eos, and the tokenizer has no eos token; take chatml, "
+            "whose tokens are added, or another tokenizer"
+        )
+    progress.say(f"template    {name}" + (f", with new tokens {', '.join(further)}" if further else ""))
+    return tokenizer
+
+
+def _template_file(name: str) -> str:
+    path = Path(name).expanduser()
+    if path.suffix != ".jinja" or not path.is_file():
+        raise RecipeError(
+            f"data.template {name!r} is neither a template of Wordloom ({', '.join(SHIPPED)}) nor a .jinja "
+            "file that exists"
+        )
+    return path.read_text(encoding="utf-8")
+
+
+def _read(
+    recipe: Recipe, tokenizer: Tokenizer, template: ChatTemplate, found: Sequence[Conversation], part: str
+) -> _Part:
+    """Return a part as batches; those of the training part are permuted."""
+    s, d = recipe.train, recipe.data_as(InstructionData)
+
+    def encode(conversation: Conversation) -> ChatIds:
+        return encode_chat(tokenizer, template, conversation.messages, place=conversation.place)
+
+    rows = conversation_rows(encode, found, longest=s.seq_len, too_long=d.too_long, unknown=tokenizer.unk_id)
+    batches = ConversationBatches(
+        rows,
+        seq_len=s.seq_len if d.packing else None,
+        pad_id=tokenizer.pad_id or 0,
+        seed=recipe.seed,
+        order="permutation" if part == "train" else "sequential",
+        alike=s.batch_size if part == "train" else 1,
+    )
+    digest = RowDigest([[list(message) for message in each.messages] for each in found])
+    return _Part(batches, _ledger(rows, part, str(digest)), found)
+
+
+def _ledger(rows: ConversationRows, part: str, digest: str) -> RowLedger:
+    return RowLedger(
+        part=part,
+        rows=len(rows.places),
+        terms=len(rows.tokens.ids),
+        unknown=rows.tokens.unknown,
+        cut=rows.tokens.cut,
+        text=digest,
+        noun="conversations",
+        counts={
+            "scored": int(rows.scored.sum()),
+            "left_out": rows.dropped,
+            "empty_answers": rows.empty,
+        },
+    )
+
+
+def _config(recipe: Recipe, tokenizer: Tokenizer, start: Path | None) -> Any:
+    """Return the config of the model: that of ``start`` with room for further tokens, or a new one."""
+    if takes_model_of_start(recipe, start):
+        assert start is not None
+        config = with_recipe_attention(recipe, body_config(load_config(start)))
+        config = replace(config, vocab_size=max(config.vocab_size, tokenizer.vocab_size))
+    else:
+        config = new_config(recipe, tokenizer, recipe.train.seq_len)
+    require_causal(config, recipe)
+    recipe.check_family(family_of(config))
+    check_length(config, recipe.train.seq_len)
+    check_vocabulary_size(config, tokenizer)
+    return config
+
+
+def _evaluation(tokenizer: Tokenizer, validation: _Part) -> Callable[[Any], dict[str, float]]:
+    """Return the function that scores the answers of the validation part."""
+    rows, lengths = validation.batches.rows, tokenizer.byte_lengths()
+    ids = rows.tokens.ids[rows.scored]
+
+    def evaluate(model: Any) -> dict[str, float]:
+        batches = (validation.batches.batch(*each) for each in validation.batches.passes())
+        loss = mean_loss(model, objective("instruction"), batches)
+        metrics = {"loss": loss}
+        if lengths is not None and (n_bytes := int(lengths[ids].sum())):
+            metrics["bits_per_byte"] = loss * len(ids) / math.log(2) / n_bytes
+        return metrics
+
+    return evaluate
+
+
+def _signature(
+    recipe: Recipe, tokenizer: Tokenizer, template: ChatTemplate, validation: _Part
+) -> dict[str, object]:
+    return {
+        "data": validation.fingerprint[:8],
+        "text": validation.ledger.text,
+        "tok": tokenizer_name(tokenizer),
+        "template": str(RowDigest([template.source])),
+        "max": recipe.train.seq_len,
+        "too_long": recipe.data_as(InstructionData).too_long,
+        "scored": "answers",
+    }
+
+
+def _ends(tokenizer: Tokenizer, end: int) -> list[int]:
+    """Return the ids that end generation: that of an answer, and eos."""
+    return [end] if tokenizer.eos_id in (None, end) else [end, tokenizer.eos_id]
+
+
+def _sampler(
+    recipe: Recipe, tokenizer: Tokenizer, template: ChatTemplate, end: int, rows: Sequence[Conversation]
+) -> Callable[[Any], str]:
+    """Return the function that answers train.sample_prompt, or else the first question of ``rows``."""
+    s = recipe.train
+    messages = rows[0].messages[:-1]
+    if "sample_prompt" in s.model_fields_set:
+        messages = (Message("user", s.sample_prompt),)
+    ids = encode_chat(tokenizer, template, messages, prompt=True).ids
+    sampling = Sampling(max_new_tokens=s.sample_tokens, seed=recipe.seed, past="slide")
+
+    def sample(model: Any) -> str:
+        (answer,) = complete(model, tokenizer, [ids], sampling, eos_ids=_ends(tokenizer, end))
+        return f"{messages[-1].content} -> {answer.text.strip()}"
+
+    return sample
+
+
+def _costs(config: Any, batches: ConversationBatches, seq_len: int | None) -> Costs:
+    """Return the cost of a sample; attention reads half a conversation on average."""
+    context = max(1, round(float(batches.rows.inputs.mean())))
+    flops = flops_per_token(config, context=context).training
+    tokens = batches.tokens_per_sample if seq_len is None else float(seq_len)
+    return Costs(flops_per_token=flops, tokens_per_sample=tokens, dense=True)
