@@ -40,6 +40,15 @@ def causal_lm(model: Any, batch: CausalBatch) -> Loss:
     return _next_token_loss(model.lm_head, hidden, batch.targets)
 
 
+def instruction(model: Any, batch: CausalBatch) -> Loss:
+    """:func:`causal_lm` where few targets [B, T] are scored: the head sees their positions alone."""
+    hidden = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents)  # [B, T, D]
+    targets = batch.targets.flatten()
+    places = (targets != IGNORE).nonzero()[:, 0]  # [n]
+    total = head_loss(model.lm_head, hidden.flatten(0, 1)[places], targets[places])
+    return Loss(total, torch.tensor(len(places), device=total.device))
+
+
 def _next_token_loss(head: Any, hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> Loss:
     """Return the loss of ``head`` for hidden [B, T, D] and targets [B, T]."""
     total = head_loss(head, hidden.flatten(0, 1), targets.flatten(), smoothing=smoothing)
@@ -224,7 +233,7 @@ class Translation:
 #: The objectives by name; each run creates an object of a class, because the object has state.
 OBJECTIVES: dict[str, Objective | type[Regression] | type[TruncatedBPTT] | type[Translation]] = {
     "causal_lm": causal_lm,
-    "instruction": causal_lm,
+    "instruction": instruction,
     "classification": classification,
     "regression": Regression,
     "multiple_choice": classification,

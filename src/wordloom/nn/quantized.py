@@ -9,12 +9,15 @@ compiled programs multiply integers.  This rounding is some hundred times finer 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from wordloom.kernels import GROUP
-from wordloom.nn.linear import has_fast_bf16
+from wordloom.nn.linear import has_fast_bf16, product_dtype
 
 # With fast bfloat16, more rows than this are multiplied in it; up to here the programs are as fast (Zen 4).
 MOST_EXACT_ROWS = 64
@@ -83,6 +86,8 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [.., in] -> [.., out]."""
+        if x.requires_grad and torch.is_grad_enabled():
+            return _TrainedThrough.apply(x, self.packed, self.bias, self.out_features)  # type: ignore[no-untyped-call]
         if self._in_bfloat16(x):
             integers, scales = _parts(self.packed, self.out_features, self.in_features)
             short = integers.to(torch.bfloat16).mul_(scales).flatten(-2)[:, : self.in_features]
@@ -95,6 +100,30 @@ class Int8Linear(nn.Module):
     def _in_bfloat16(self, x: Tensor) -> bool:
         many = x.numel() > MOST_EXACT_ROWS * self.in_features
         return many and x.device.type == "cpu" and not x.requires_grad and has_fast_bf16(x.device)
+
+
+class _TrainedThrough(torch.autograd.Function):
+    """The product with a weight in 8 bits, for layers below that are trained; the weight is widened twice.
+
+    Between the forward and the backward pass, only the 8 bits are kept.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, packed: Tensor, bias: Tensor | None, N: int) -> Tensor:
+        ctx.save_for_backward(packed)
+        ctx.shape, ctx.product, ctx.dtype = (N, x.shape[-1]), product_dtype(x), x.dtype
+        weight = dequantize(packed, *ctx.shape).to(ctx.product)
+        added = None if bias is None else bias.to(ctx.product)
+        with torch.autocast(x.device.type, enabled=False):
+            return F.linear(x.to(ctx.product), weight, added)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        (packed,) = ctx.saved_tensors
+        weight = dequantize(packed, *ctx.shape).to(ctx.product)
+        with torch.autocast(grad.device.type, enabled=False):
+            return (grad.to(ctx.product) @ weight).to(ctx.dtype), None, None, None
 
 
 class Int8Embedding(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -24,6 +25,8 @@ _log_once = cache(logging.getLogger(__name__).log)
 
 # Settings that another run of the same weights may change, or whose difference shows in a shape.
 _MAY_DIFFER = ("max_seq_len", "hidden_dim", "source_vocab_size", "teacher_forcing", "attention")
+
+_SAMPLED = 256  # numbers of each matrix in a fingerprint
 
 
 def load_model(
@@ -70,6 +73,24 @@ def load_parameter(folder: str | Path, name: str) -> Tensor:
             return row.split(weights.read(row.theirs))[row.ours.index(original)]
     hint = did_you_mean(name, model.state_dict())
     raise CheckpointError(f"the {family_of(config)} in {folder} has no parameter '{name}'; {hint}")
+
+
+def weights_fingerprint(folder: str | Path) -> str:
+    """Return 16 hex digits of SHA-256 over the names, shapes and some numbers of the matrices of a folder.
+
+    Two precisions of the same weights have different fingerprints only by chance of rounding: the numbers are
+    compared in bfloat16.  Raises CheckpointError as :func:`load_model`.
+    """
+    folder = Path(folder)
+    config = load_config(folder)
+    weights = _Weights(folder, config, skeleton(config))
+    digest = hashlib.sha256()
+    for name, tensor in weights.parameters():
+        if tensor.dim() > 1:
+            step = max(1, tensor.numel() // _SAMPLED)
+            some = tensor.flatten()[::step][:_SAMPLED].to(torch.bfloat16).float()
+            digest.update(f"{name} {tuple(tensor.shape)}".encode() + some.numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 @torch.no_grad()

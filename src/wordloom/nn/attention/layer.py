@@ -184,7 +184,8 @@ class Attention(nn.Module):
         visibility = visibility.through(self.pattern)
         if cache is not None and isinstance(self.pattern, Performer):
             return self._continue(self.pattern, q, k, v, visibility, cast(CachedState, cache))
-        if self.kept_dtype is not None and not isinstance(self.pattern, Approximation):
+        kept = self.kept_dtype is not None and not k.requires_grad  # training rounds nothing
+        if kept and not isinstance(self.pattern, Approximation):
             k, v = k.to(self.kept_dtype), v.to(self.kept_dtype)
         if cache is not None:
             k, v, visibility = cast(CachedKeys, cache).append(k, v, visibility)

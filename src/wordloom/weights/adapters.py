@@ -1,0 +1,366 @@
+"""Adapters in the folders of peft: ``adapter_config.json`` and ``adapter_model.safetensors``.
+
+The tensors are called ``base_model.model.<module of transformers>.lora_A.weight`` [r, in],
+``.lora_B.weight`` [out, r] and ``.lora_magnitude_vector`` [out].  Where transformers keeps several of our
+matrices in a module, such as GPT-2's c_attn, their adapters are stored as one whose B is block-diagonal.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from wordloom.errors import CheckpointError
+from wordloom.files import replacement
+from wordloom.models import encodes, translates
+from wordloom.models.building.lora import choose_adapter, extend_adapter, linear_layers, lora_layers
+from wordloom.nn.lora import LoraSettings, LowRank
+from wordloom.weights.loading import renaming_of, weights_fingerprint
+from wordloom.weights.renaming import Row, listed
+
+CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+_KINDS = {"lora_A.weight": "A", "lora_B.weight": "B", "lora_magnitude_vector": "m"}
+_BASE = "base_fingerprint"  # in the metadata of the tensors
+
+
+class LoadedAdapter(NamedTuple):
+    """The number of layers that the adapter ``name`` changes, of all linear layers."""
+
+    name: str
+    layers: int
+    of: int
+
+    def line(self) -> str:
+        """Return the report as a line."""
+        return f"adapter     {self.name}: {self.layers} of {self.of} linear modules"
+
+
+class _Module(NamedTuple):
+    """A module of transformers and our layers whose weights it holds."""
+
+    theirs: str
+    layers: tuple[str, ...]
+    row: Row
+
+
+def is_adapter(folder: str | Path) -> bool:
+    """Return whether ``folder`` holds an adapter."""
+    return (Path(folder) / CONFIG).is_file()
+
+
+def base_of(folder: str | Path) -> str | None:
+    """Return the base model that an adapter's folder names, or None."""
+    named = _config(Path(folder)).get("base_model_name_or_path")
+    return named if isinstance(named, str) and named else None
+
+
+# ----------------------------------------------------------------------------------------------- writing
+
+
+def save_adapter(
+    model: Any,
+    folder: str | Path,
+    *,
+    name: str = "default",
+    base: str | Path | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write the adapter ``name`` of ``model`` into ``folder``; ``base`` is the folder of the base model.
+
+    Raises CheckpointError if the folder holds an adapter and ``overwrite`` is False, and for a module of
+    transformers of which only a part is adapted.
+    """
+    folder = Path(folder)
+    if is_adapter(folder) and not overwrite:
+        raise CheckpointError(f"{folder} holds an adapter already; choose another folder, or --force")
+    tensors, chosen = _stored(model, name)
+    config = _adapter_config(model, chosen, base)
+    metadata = {"format": "pt"} | ({} if base is None else {_BASE: weights_fingerprint(base)})
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacement(folder, last=CONFIG) as new:
+            save_file(tensors, new / TENSORS, metadata=metadata)
+            (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{folder} could not be written: {error}") from error
+
+
+def _stored(model: Any, name: str) -> tuple[dict[str, Tensor], dict[str, LoraSettings]]:
+    """Return the tensors under peft's names, and the settings of each module of transformers."""
+    adapters = {
+        layer_name: adapter
+        for layer_name, layer in lora_layers(model).items()
+        for each, adapter in layer.adapters.items()
+        if each == name and isinstance(adapter, LowRank)
+    }
+    if not adapters:
+        raise CheckpointError(f"the model has no adapter '{name}' to save")
+    tensors: dict[str, Tensor] = {}
+    chosen: dict[str, LoraSettings] = {}
+    for module in _modules(model):
+        parts = [adapters[layer] for layer in module.layers if layer in adapters]
+        if not parts:
+            continue
+        if len(parts) < len(module.layers):
+            raise CheckpointError(
+                f"peft adapts {module.theirs} as a whole, and the adapter changes {len(parts)} of its "
+                f"{len(module.layers)} matrices ({', '.join(module.layers)}); adapt all or none"
+            )
+        chosen[module.theirs] = _joined(parts[0].settings, len(parts))
+        stored = {
+            "lora_A.weight": torch.cat(tuple(part.A for part in parts)),
+            "lora_B.weight": _outputs(module.row, _block_diagonal([part.B for part in parts])),
+        }
+        norms: list[Tensor] = [part.m for part in parts if part.m is not None]
+        if norms:
+            stored["lora_magnitude_vector"] = _outputs(module.row, torch.cat(norms))
+        for end, tensor in stored.items():
+            tensors[f"{_PREFIX}{module.theirs}.{end}"] = tensor.detach().to("cpu").contiguous()
+    return tensors, chosen
+
+
+def _joined(settings: LoraSettings, n: int) -> LoraSettings:
+    """Return the settings of n adapters that are stored as one, with the scale of each."""
+    factor = math.sqrt(n) if settings.rank_stabilised else n
+    return replace(settings, rank=n * settings.rank, alpha=factor * settings.alpha)
+
+
+def _block_diagonal(blocks: list[Tensor]) -> Tensor:
+    joined: Tensor = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
+    return joined
+
+
+def _outputs(row: Row, tensor: Tensor) -> Tensor:
+    """Reorder the rows of ``tensor`` [out, ..] as transformers orders the outputs."""
+    return Row(row.theirs, ("",), halves=0 if row.halves is not None else None).join([tensor])
+
+
+def _adapter_config(
+    model: Any, chosen: Mapping[str, LoraSettings], base: str | Path | None
+) -> dict[str, Any]:
+    """Return peft's LoraConfig: the commonest settings, and the ranks and alphas of modules that differ."""
+    common = Counter(chosen.values()).most_common(1)[0][0]
+    others = {_pattern(name): each for name, each in chosen.items() if each != common}
+    return {
+        "peft_type": "LORA",
+        "task_type": _task_type(model.config),
+        "base_model_name_or_path": None if base is None else str(base),
+        "r": common.rank,
+        "lora_alpha": common.alpha,
+        "lora_dropout": common.dropout,
+        "use_rslora": common.rank_stabilised,
+        "use_dora": common.dora,
+        "target_modules": _targets(model, chosen),
+        "rank_pattern": {pattern: each.rank for pattern, each in others.items()},
+        "alpha_pattern": {pattern: each.alpha for pattern, each in others.items()},
+        "fan_in_fan_out": any(module.row.layout == "conv1d" for module in _modules(model)),
+        "bias": "none",
+        "modules_to_save": None,
+        "init_lora_weights": True,
+        "inference_mode": True,
+    }
+
+
+def _pattern(module: str) -> str:
+    """Return the regular expression by which peft finds a module."""
+    return f"^{re.escape(module)}$"
+
+
+def _task_type(config: Any) -> str | None:
+    if encodes(config):
+        return "FEATURE_EXTRACTION"
+    return "SEQ_2_SEQ_LM" if translates(config) else "CAUSAL_LM"
+
+
+def _targets(model: Any, adapted: Collection[str]) -> list[str]:
+    """Return the last parts of the modules' names if these name no other module, else whole names."""
+    ends = {name.rpartition(".")[2] for name in adapted}
+    others = {module.theirs for module in _modules(model)}.difference(adapted)
+    return sorted(adapted if any(name.rpartition(".")[2] in ends for name in others) else ends)
+
+
+# ----------------------------------------------------------------------------------------------- reading
+
+
+def load_adapter(
+    model: Any, folder: str | Path, *, name: str = "default", base: str | Path | None = None
+) -> LoadedAdapter:
+    """Put the adapter of ``folder`` into ``model``, make it the active one, and return its size.
+
+    ``base`` is the folder that ``model`` was loaded from.  It must have the weights that the adapter was
+    trained on, if the adapter says which.
+
+    Raises CheckpointError for a folder without an adapter, another kind of adapter than LoRA, tensors that no
+    module of the model has, missing tensors, another shape, and an adapter of another base.
+    """
+    folder = Path(folder)
+    config = _config(folder)
+    tensors, trained_on = _read(folder)
+    if base is not None and trained_on not in (None, weights_fingerprint(base)):
+        raise CheckpointError(
+            f"{folder} was trained on another base than {base}, whose weights differ; take the base that "
+            f"{CONFIG} names: {config.get('base_model_name_or_path')}"
+        )
+    modules = {module.theirs: module for module in _modules(model)}
+    found = _by_module(folder, tensors, modules)
+    layers = 0
+    for theirs, parts in found.items():
+        module = modules[theirs]
+        settings = _settings(config, theirs, parts, len(module.layers))
+        _put(model, module, settings, parts, name, folder)
+        layers += len(module.layers)
+    choose_adapter(model, name)
+    return LoadedAdapter(name, layers, len(linear_layers(model)))
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    if not path.is_file():
+        raise CheckpointError(f"{folder} holds no adapter: {CONFIG} is missing")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path} holds no table of settings; copy or write it again")
+    if config.get("peft_type") != "LORA":
+        raise CheckpointError(f"{path}: peft_type is {config.get('peft_type')!r}; only LORA can be read")
+    if config.get("modules_to_save"):
+        raise CheckpointError(f"{path}: modules_to_save is not supported; merge the adapter with peft first")
+    if config.get("bias", "none") != "none":
+        raise CheckpointError(f"{path}: bias is {config['bias']!r}; only 'none' can be read")
+    return config
+
+
+def _read(folder: Path) -> tuple[dict[str, Tensor], str | None]:
+    """Return the tensors of a folder, and the fingerprint of the base if they name it."""
+    path = folder / TENSORS
+    if not path.is_file():
+        raise CheckpointError(f"{folder} has {CONFIG} and lacks {TENSORS}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = file.keys()
+            return {name: file.get_tensor(name) for name in names}, (file.metadata() or {}).get(_BASE)
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}; copy it again") from None
+
+
+def _by_module(
+    folder: Path, tensors: Mapping[str, Tensor], modules: Mapping[str, _Module]
+) -> dict[str, dict[str, Tensor]]:
+    """Return the tensors A, B and perhaps m of each module of transformers."""
+    found: dict[str, dict[str, Tensor]] = {}
+    unknown = []
+    for key, tensor in tensors.items():
+        bare = key.removeprefix(_PREFIX)
+        end = next((end for end in _KINDS if bare.endswith(f".{end}")), None)
+        theirs = bare.removesuffix(f".{end}") if end else bare
+        if end is None or theirs not in modules:
+            unknown.append(key)
+        else:
+            found.setdefault(theirs, {})[_KINDS[end]] = tensor
+    if not found:
+        raise CheckpointError(
+            f"{folder} changes 0 of {len(modules)} modules of this model: its tensors are for "
+            f"{listed(unknown, most=3) or 'none'}, and the modules here are {listed(modules, most=3)}"
+        )
+    if unknown:
+        raise CheckpointError(
+            f"{folder} has tensors that this model has no place for: {listed(unknown, most=3)}"
+        )
+    for theirs, parts in found.items():
+        if missing := {"A", "B"} - parts.keys():
+            raise CheckpointError(f"{folder} lacks lora_{missing.pop()} of {theirs}")
+    return found
+
+
+def _settings(config: Mapping[str, Any], theirs: str, parts: Mapping[str, Tensor], n: int) -> LoraSettings:
+    """Return the settings of the adapter of each of n matrices in a module, with the scale of the whole."""
+
+    def chosen(patterns: Any, otherwise: float) -> float:
+        for pattern, value in (patterns or {}).items():
+            if re.match(rf"(.*\.)?({pattern})$", theirs):
+                return float(value)
+        return otherwise
+
+    stored = parts["A"].shape[0]
+    alpha = chosen(config.get("alpha_pattern"), float(config.get("lora_alpha", 8)))
+    stabilised = bool(config.get("use_rslora", False))
+    rank = stored // n if n > 1 and _is_block_diagonal(parts["B"], n) else stored
+    if rank != stored:
+        alpha *= math.sqrt(rank / stored) if stabilised else rank / stored
+    return LoraSettings(
+        rank=rank,
+        alpha=alpha,
+        dropout=float(config.get("lora_dropout", 0.0)),
+        rank_stabilised=stabilised,
+        dora=bool(config.get("use_dora", False)),
+    )
+
+
+def _is_block_diagonal(B: Tensor, n: int) -> bool:
+    """Return whether B [out, r] is n blocks along its diagonal and zero elsewhere."""
+    if B.shape[1] % n:
+        return False
+    blocks = [part.chunk(n, dim=1) for part in B.chunk(n)]
+    return all(not blocks[i][j].any() for i in range(n) for j in range(n) if i != j)
+
+
+def _put(
+    model: Any,
+    module: _Module,
+    settings: LoraSettings,
+    parts: Mapping[str, Tensor],
+    name: str,
+    folder: Path,
+) -> None:
+    """Put the adapter of one module of transformers into our layers."""
+    n = len(module.layers)
+    if settings.dora and "m" not in parts:
+        raise CheckpointError(f"{folder} lacks lora_magnitude_vector of {module.theirs}")
+    A, B = parts["A"], _ours(module.row, parts["B"]).chunk(n)
+    values = [{"A": A, "B": rows} for rows in B]
+    if n > 1 and settings.rank * n == A.shape[0]:  # block-diagonal
+        values = [{"A": A.chunk(n)[i], "B": rows.chunk(n, dim=1)[i]} for i, rows in enumerate(B)]
+    if settings.dora:
+        norms = _ours(module.row, parts["m"]).chunk(n)
+        values = [{**each, "m": norm} for each, norm in zip(values, norms, strict=True)]
+    extend_adapter(model, settings, module.layers, name=name)
+    for layer_name, own in zip(module.layers, values, strict=True):
+        adapter = lora_layers(model)[layer_name].adapters[name]
+        for key, value in own.items():
+            target: Tensor = getattr(adapter, key)
+            if target.shape != value.shape:
+                raise CheckpointError(
+                    f"{folder} has an adapter of {module.theirs} of {list(value.shape)} where the base's has "
+                    f"{list(target.shape)}; it belongs to another base"
+                )
+            with torch.no_grad():
+                target.copy_(value)
+
+
+def _ours(row: Row, tensor: Tensor) -> Tensor:
+    return Row(row.theirs, ("",), halves=0 if row.halves is not None else None).split(tensor)[0]
+
+
+def _modules(model: Any) -> list[_Module]:
+    """Return the modules of transformers that hold the weights of our linear layers."""
+    layers = linear_layers(model)
+    found = []
+    for row in renaming_of(model.config).rows:
+        ours = tuple(name.removesuffix(".weight") for name in row.ours)
+        if row.theirs.endswith(".weight") and ours and all(name in layers for name in ours):
+            found.append(_Module(row.theirs.removesuffix(".weight"), ours, row))
+    return found

@@ -1,0 +1,283 @@
+"""Adapters: peft reads ours and we read peft's, with equal logits and gradients; merging changes nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from wordloom.errors import CheckpointError, ConfigError
+from wordloom.models import GPT2Config, GPTConfig, LlamaConfig, RNNConfig, build
+from wordloom.models.building.lora import (
+    DEFAULT_TARGETS,
+    adapter_names,
+    add_adapter,
+    choose_adapter,
+    linear_layers,
+    lora_layers,
+    matching_layers,
+    merge_adapter,
+)
+from wordloom.models.building.quantized import quantize_model
+from wordloom.nn.lora import LoraSettings
+from wordloom.weights import load_model, save_model
+from wordloom.weights.adapters import load_adapter, save_adapter
+
+V = 37
+
+
+def a_config(rng: random.Random, family: str) -> Any:
+    heads = rng.choice([1, 3])
+    dim = heads * rng.choice([2, 6, 10])
+    shape: dict[str, Any] = {
+        "vocab_size": V, "dim": dim, "n_layers": rng.choice([1, 2]), "n_heads": heads, "max_seq_len": 24,
+    }  # fmt: skip
+    if family == "llama":
+        hidden = rng.choice([7, 20])
+        return LlamaConfig(
+            **shape, n_kv_heads=rng.choice([1, heads]), hidden_dim=hidden, tie_embeddings=rng.random() < 0.5
+        )
+    return {"gpt2": GPT2Config, "gpt": GPTConfig}[family](**shape, dropout=0.0)
+
+
+def some_settings(rng: random.Random, **given: Any) -> LoraSettings:
+    return LoraSettings(**{
+        "rank": rng.choice([1, 2, 5]), "alpha": rng.choice([1.0, 3.0, 16.0]),
+        "rank_stabilised": rng.random() < 0.5, "dora": rng.random() < 0.5, **given,
+    })  # fmt: skip
+
+
+def shake(model: Any) -> None:
+    """Give every adapter of ``model`` other numbers."""
+    with torch.no_grad():
+        for layer in lora_layers(model).values():
+            for adapter in layer.adapters.values():
+                for parameter in adapter.parameters():
+                    parameter.add_(torch.randn_like(parameter) * 0.1)
+
+
+def logits_of(model: Any, tokens: Tensor) -> Tensor:
+    out = model(tokens)
+    return out.logits if hasattr(out, "logits") else out
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt"])
+@pytest.mark.parametrize("trial", range(4))
+def test_peft_reads_ours_and_computes_the_same(family: str, trial: int, tmp_path: Path) -> None:
+    rng = random.Random()
+    model = build(a_config(rng, family)).eval()
+    save_model(model, tmp_path / "base")
+    targets = rng.choice([DEFAULT_TARGETS, ("attention.*",), ("down_proj",), ("blocks.0.*",)])
+    add_adapter(model, some_settings(rng), matching_layers(model, targets))
+    shake(model)
+    save_adapter(model, tmp_path / "adapter", base=tmp_path / "base")
+    theirs = peft.PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(tmp_path / "base"), tmp_path / "adapter", is_trainable=True
+    ).eval()
+    tokens = torch.randint(0, V, (2, 11))
+    ours, expected = logits_of(model, tokens), logits_of(theirs, tokens)
+    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+    ours.pow(2).sum().backward()
+    expected.pow(2).sum().backward()
+    save_gradients = {
+        name: parameter.grad for name, parameter in theirs.named_parameters() if parameter.requires_grad
+    }
+    if family == "llama":  # whose modules are ours
+        for name, layer in lora_layers(model).items():
+            adapter = layer.adapters["default"]
+            kinds = {"lora_A.default.weight": adapter.A, "lora_B.default.weight": adapter.B}
+            if adapter.m is not None:
+                kinds["lora_magnitude_vector.default.weight"] = adapter.m
+            for end, parameter in kinds.items():
+                last = name.split(".")[-1]
+                layer_number = name.split(".")[1]
+                (found,) = [
+                    grad for key, grad in save_gradients.items()
+                    if key.endswith(f"{last}.{end}") and f".layers.{layer_number}." in key
+                ]  # fmt: skip
+                torch.testing.assert_close(parameter.grad, found, rtol=1e-3, atol=1e-4)
+    read = load_model(tmp_path / "base")
+    said = load_adapter(read, tmp_path / "adapter", base=tmp_path / "base")
+    assert (said.layers, said.of) == (len(lora_layers(model)), len(linear_layers(model)))
+    torch.testing.assert_close(logits_of(read, tokens), ours)
+    for name, layer in lora_layers(model).items():  # a block-diagonal module is divided again
+        assert lora_layers(read)[name].adapters["default"].A.shape == layer.adapters["default"].A.shape
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt"])
+@pytest.mark.parametrize("trial", range(3))
+def test_we_read_pefts_and_compute_the_same(family: str, trial: int, tmp_path: Path) -> None:
+    rng = random.Random()
+    save_model(build(a_config(rng, family)).eval(), tmp_path / "base")
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    targets = {"llama": ["q_proj", "v_proj", "down_proj"]}.get(family, ["c_attn", "c_fc"])
+    config = peft.LoraConfig(
+        r=rng.choice([1, 3, 6]), lora_alpha=rng.choice([2, 7]), use_rslora=rng.random() < 0.5,
+        use_dora=rng.random() < 0.5, target_modules=rng.choice([targets, targets[:1], "all-linear"]),
+        init_lora_weights=False, task_type="CAUSAL_LM", fan_in_fan_out=family != "llama",
+        rank_pattern=rng.choice([{}, {targets[0]: 2}]), alpha_pattern=rng.choice([{}, {targets[0]: 5}]),
+    )  # fmt: skip
+    theirs = peft.get_peft_model(base, config).eval()
+    theirs.save_pretrained(tmp_path / "adapter")
+    model = load_model(tmp_path / "base")
+    said = load_adapter(model, tmp_path / "adapter")
+    assert said.line() == f"adapter     default: {said.layers} of {said.of} linear modules"
+    tokens = torch.randint(0, V, (2, 9))
+    with torch.no_grad():
+        torch.testing.assert_close(logits_of(model, tokens), logits_of(theirs, tokens), rtol=1e-4, atol=1e-5)
+    save_adapter(model, tmp_path / "again")
+    again = load_model(tmp_path / "base")
+    load_adapter(again, tmp_path / "again")
+    with torch.no_grad():
+        torch.testing.assert_close(logits_of(again, tokens), logits_of(model, tokens))
+
+
+@pytest.mark.parametrize("trial", range(4))
+def test_an_adapter_begins_as_its_base_and_merges_exactly(trial: int, tmp_path: Path) -> None:
+    rng = random.Random()
+    family = rng.choice(["llama", "gpt2", "lstm"])
+    config = (
+        RNNConfig(vocab_size=V, dim=9, n_layers=2, cell="lstm") if family == "lstm" else a_config(rng, family)
+    )
+    model = build(config).eval()
+    tokens = torch.randint(0, V, (3, 7))
+    before = logits_of(model, tokens)
+    add_adapter(model, some_settings(rng), matching_layers(model, DEFAULT_TARGETS))
+    torch.testing.assert_close(logits_of(model, tokens), before, rtol=1e-5, atol=1e-6)
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert trained
+    assert all(".adapters.default." in name for name in trained)
+    shake(model)
+    adapted = logits_of(model, tokens)
+    assert (adapted - before).abs().max() > 1e-3 * before.abs().max()
+    choose_adapter(model, None)
+    torch.testing.assert_close(logits_of(model, tokens), before)
+    merge_adapter(model, "default")
+    assert not lora_layers(model)
+    torch.testing.assert_close(logits_of(model, tokens), adapted, rtol=1e-4, atol=1e-5)
+    save_model(model, tmp_path / "merged")  # a model like any other
+
+
+def test_several_adapters_are_chosen_by_name(tmp_path: Path) -> None:
+    rng = random.Random()
+    model = build(a_config(rng, "llama")).eval()
+    tokens = torch.randint(0, V, (1, 5))
+    written: dict[str, Tensor] = {}
+    save_model(model, tmp_path / "base")
+    for name, targets in (("one", ("q_proj",)), ("two", ("v_proj", "up_proj"))):
+        add_adapter(model, some_settings(rng), matching_layers(model, targets), name=name)
+        shake(model)
+    for name in ("one", "two"):
+        choose_adapter(model, name)
+        written[name] = logits_of(model, tokens)
+        save_adapter(model, tmp_path / name, name=name, base=tmp_path / "base")
+    other = load_model(tmp_path / "base")
+    for name in ("two", "one"):
+        load_adapter(other, tmp_path / name, name=name, base=tmp_path / "base")
+    assert sorted(adapter_names(other)) == ["one", "two"]
+    for name in ("one", "two"):
+        choose_adapter(other, name)
+        torch.testing.assert_close(logits_of(other, tokens), written[name])
+    with pytest.raises(ConfigError, match="the model has no adapter 'tow'; did you mean 'two'"):
+        choose_adapter(other, "tow")
+
+
+@pytest.mark.parametrize("trial", range(4))
+def test_gradients_through_a_base_in_8_bits_are_those_of_its_rounded_weights(trial: int) -> None:
+    rng = random.Random()
+    model = build(a_config(rng, rng.choice(["llama", "gpt2"])))
+    quantize_model(model)
+    rounded = build(model.config)
+    names = dict(rounded.named_modules())
+    from wordloom.nn.quantized import Int8Embedding, Int8Linear, dequantize, float_weight
+
+    with torch.no_grad():
+        for name, module in model.named_modules():
+            if isinstance(module, Int8Linear):
+                names[name].weight.copy_(float_weight(module))
+                if module.bias is not None:
+                    names[name].bias.copy_(module.bias)
+            elif isinstance(module, Int8Embedding):
+                names[name].weight.copy_(
+                    dequantize(module.packed, module.num_embeddings, module.embedding_dim)
+                )
+            else:
+                for key, parameter in module.named_parameters(recurse=False):
+                    getattr(names[name], key).copy_(parameter)
+    settings, tokens = some_settings(rng), torch.randint(0, V, (2, 9))
+    gradients = []
+    for each in (model, rounded):
+        add_adapter(
+            each,
+            settings,
+            matching_layers(each, DEFAULT_TARGETS),
+            generator=torch.Generator().manual_seed(trial),
+        )
+        torch.manual_seed(trial)
+        shake(each)
+        logits_of(each, tokens).pow(2).sum().backward()
+        gradients.append({name: p.grad for name, p in each.named_parameters() if p.requires_grad})
+    for name, expected in gradients[1].items():
+        torch.testing.assert_close(gradients[0][name], expected, rtol=2e-3, atol=2e-3, msg=name)
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    config = LlamaConfig(vocab_size=V, dim=12, n_layers=2, n_heads=2, max_seq_len=24, tie_embeddings=True)
+    model = build(config)
+    save_model(model, tmp_path / "base")
+    with pytest.raises(
+        ConfigError, match="lora target 'q_prj' matches no linear layer; did you mean 'q_proj'"
+    ):
+        matching_layers(model, ["q_prj"])
+    with pytest.raises(ConfigError, match="lm_head shares its weight with token_embedding"):
+        add_adapter(model, LoraSettings(), ["lm_head"])
+    for wrong, says in (
+        ({"rank": 0}, "rank 0"),
+        ({"dropout": 1.0}, "dropout 1"),
+        ({"alpha": 0.0}, "alpha 0"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            LoraSettings(**wrong)
+    add_adapter(model, LoraSettings(rank=3), matching_layers(model, DEFAULT_TARGETS))
+    with pytest.raises(ConfigError, match="has an adapter 'default' already"):
+        add_adapter(model, LoraSettings(), ["blocks.0.attention.q_proj"])
+    save_adapter(model, tmp_path / "adapter", base=tmp_path / "base")
+    with pytest.raises(CheckpointError, match="holds an adapter already"):
+        save_adapter(model, tmp_path / "adapter")
+    save_model(build(config, generator=torch.Generator().manual_seed(5)), tmp_path / "other")
+    with pytest.raises(
+        CheckpointError, match=r"was trained on another base than .*other, whose weights differ"
+    ):
+        load_adapter(load_model(tmp_path / "other"), tmp_path / "adapter", base=tmp_path / "other")
+    gpt = build(a_config(rng, "gpt2"))
+    with pytest.raises(CheckpointError, match=r"changes 0 of .* modules of this model: its tensors are for"):
+        load_adapter(gpt, tmp_path / "adapter")
+    narrow = build(LlamaConfig(vocab_size=V, dim=8, n_layers=2, n_heads=2, max_seq_len=24))
+    with pytest.raises(CheckpointError, match="it belongs to another base"):
+        load_adapter(narrow, tmp_path / "adapter")
+    short = build(LlamaConfig(vocab_size=V, dim=12, n_layers=1, n_heads=2, max_seq_len=24))
+    with pytest.raises(CheckpointError, match="has tensors that this model has no place for"):
+        load_adapter(short, tmp_path / "adapter")
+    with pytest.raises(CheckpointError, match=r"holds no adapter: adapter_config.json is missing"):
+        load_adapter(model, tmp_path / "base")
+    stored = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    for change, says in (
+        ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
+        ({"bias": "all"}, "bias is 'all'"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save is not supported"),
+    ):
+        (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps({**stored, **change}))
+        with pytest.raises(CheckpointError, match=says):
+            load_adapter(load_model(tmp_path / "base"), tmp_path / "adapter")
+    whole = build(a_config(rng, "gpt2"))
+    add_adapter(whole, LoraSettings(), ["blocks.0.attention.q_proj"])
+    with pytest.raises(CheckpointError, match=r"peft adapts transformer.h.0.attn.c_attn as a whole"):
+        save_adapter(whole, tmp_path / "part")
