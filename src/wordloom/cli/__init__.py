@@ -21,6 +21,7 @@ from wordloom.cli import (
     demo,
     evaluate,
     generate,
+    merge,
     predict,
     sweep,
     tokenize,
@@ -66,6 +67,7 @@ app.add_typer(
 app.command("embed")(embed.command)
 app.command("average")(average.command)
 app.command("convert")(convert.command)
+app.command("merge")(merge.command)
 app.add_typer(inspect.app, name="inspect")
 app.command("demo")(demo.command)
 use_help_pages(app)

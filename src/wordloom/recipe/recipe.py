@@ -126,6 +126,26 @@ class OldTask(Specials, TextFiles, Split, Encoding, HeldOut):
         return self
 
 
+class LoraTable(Table):
+    """A low-rank adapter that is trained instead of the model (Hu et al. 2021)."""
+
+    rank: int = Field(8, ge=1)
+    """Rank of the update of a matrix."""
+    alpha: float = Field(16.0, gt=0)
+    """Scale of the update, times the rank."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Share of the adapter's inputs that are dropped in training."""
+    targets: list[str] = Field(default_factory=lambda: ["*_proj"], min_length=1)
+    """Linear layers with an adapter: last parts of their names, or patterns with *. By default all matrices
+    of the blocks."""
+    rank_stabilised: bool = False
+    """Divide alpha by the square root of the rank instead of the rank (Kalajdzievski 2023)."""
+    dora: bool = False
+    """Learn the norms of a matrix's rows apart from their directions (Liu et al. 2024)."""
+    base: Literal["full", "int8"] = "full"
+    """Weights of the model under the adapter: as trained (full), or in 8 bits (int8)."""
+
+
 class TokenizerSettings(Table):
     """A tokenizer to train on the training text (``kind``), or one to read (``path``)."""
 
@@ -182,6 +202,8 @@ class Recipe(Table):
         default_factory=lambda: MaskingSettings.model_validate({})
     )
     """Masking of tokens."""
+    lora: Annotated[LoraTable | None, OnlyIf("train.objective", ("causal_lm", "instruction"))] = None
+    """Adapter to train instead of the model, from a checkpoint."""
     old_task: Annotated[OldTask | None, OnlyIf("train.objective", excluded=("translation",))] = None
     """Text of the starting checkpoint, to measure or prevent forgetting."""
 
@@ -236,6 +258,12 @@ class Recipe(Table):
             if s.objective == "truncated_bptt" or s.long_seq_len is not None:
                 why = "train.long_seq_len" if s.long_seq_len else f"train.objective '{s.objective}'"
                 raise ValueError(f"{key} does not go with {why}; leave one of them out")
+        return self
+
+    @model_validator(mode="after")
+    def _one_way_to_train(self) -> Recipe:
+        if self.lora is not None and self.train.precision == "bf16-pure":
+            raise ValueError('[lora] trains in fp32 or bf16, not train.precision "bf16-pure"')
         return self
 
     @model_validator(mode="after")

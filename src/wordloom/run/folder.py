@@ -24,7 +24,7 @@ _OURS = (
     *("old_task.json", "generation_config.json", "model*.safetensors*", "tokenizer.json"),
     *("tokenizer_config.json", "chat_template.jinja", "vocabulary.json", ".*.tmp", ".wordloom-*"),
     *("vectors.npy", "words.txt", "counts.npy", "vectors.json", "vocabulary.tsv", "phrases.json"),
-    *("model.bin", "source_tokenizer"),
+    *("model.bin", "source_tokenizer", "adapter_config.json", "adapter_model.safetensors"),
 )
 # Settings that may change on resume: they decide what is reported and kept, not what is computed.
 _FREE_ON_RESUME = (

@@ -24,6 +24,7 @@ from wordloom.run.tasks.causal import causal_task
 from wordloom.run.tasks.classifiers import classification_task
 from wordloom.run.tasks.head_task import head_task
 from wordloom.run.tasks.instruction import instruction_task
+from wordloom.run.tasks.lora import with_lora
 from wordloom.run.tasks.masked import masked_task
 from wordloom.run.tasks.old_task import Measured, check_old_head, with_old_task, write_losses
 from wordloom.run.tasks.sentence_embeddings import sentence_task
@@ -43,7 +44,6 @@ from wordloom.training.plan import smaller
 from wordloom.training.schedules import learning_rate_share
 from wordloom.training.stopping import sigterm_interrupts
 from wordloom.training.trainer import Hook
-from wordloom.weights import load_model
 
 
 @dataclass(frozen=True)
@@ -179,8 +179,9 @@ def _build(
 ) -> tuple[Task, nn.Module, Measured | None]:
     """Return the task of ``recipe``, its model, and the measurement of an old task."""
     start = None if recipe.start_from is None else Path(recipe.start_from)
-    if resumed is not None:
-        start = resumed.checkpoint
+    checkpoint = None if resumed is None else resumed.checkpoint
+    if checkpoint is not None and recipe.lora is None:
+        start = checkpoint
     if start is not None:
         unused = resumed is None and (recipe.tokenizer.kind or recipe.tokenizer.path)
         instead = "; the recipe's [tokenizer] is not used" if unused else ""
@@ -190,6 +191,8 @@ def _build(
     if resumed is None:
         check_model(recipe, start)
     task = TASKS[recipe.train.objective](recipe, start, progress)
+    if recipe.lora is not None:
+        task = with_lora(recipe, start, checkpoint, task, progress)
     model = task.build_model()
     if recipe.old_task is None:
         return task, model, None
@@ -357,7 +360,7 @@ def _finish(trainer: Trainer, folder: Path, recipe: Recipe, task: Task, progress
         progress.say(f"kept: the last weights, since no evaluation had a {recipe.train.best_metric}")
     if step != trainer.step:
         checkpoint = folder / "checkpoints" / f"step-{step}"
-        best = load_model(checkpoint, dtype=None)
+        best = task.load(checkpoint)
         if trainer.average is not None:  # the metric is that of the average, not of the saved weights
             trainer.average.load_state_tensors(read_state(checkpoint)[0])
             trainer.average.copy_to(best)

@@ -186,10 +186,11 @@ class Optimizer:
 
 
 def build_optimizer(model: nn.Module, settings: TrainSettings) -> Optimizer:
-    """Return the optimizer of ``settings`` over the parameters of ``model``, each shared tensor once."""
+    """Return the optimizer of ``settings`` over the trained parameters of ``model``, each shared one once."""
     s = settings
-    master = MasterWeights(model.parameters()) if s.precision == "bf16-pure" else None
-    named = {name: p if master is None else master.of(p) for name, p in model.named_parameters()}
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    master = MasterWeights(trained.values()) if s.precision == "bf16-pure" else None
+    named = {name: p if master is None else master.of(p) for name, p in trained.items()}
     names: dict[Tensor, str] = {p: name for name, p in named.items()}
     in_muon = {name for name, p in named.items() if p.ndim == 2 and _IN_BLOCK.search(name)}
     muon = [named[name] for name in named if name in in_muon and s.optimizer == "muon"]

@@ -116,7 +116,8 @@ def make_plan(trainer: Trainer, *, timed_steps: int, costs: Costs | None = None)
     """
     s = trainer.settings
     parameters = list(trainer.model.parameters())
-    weights = sum(p.numel() * p.element_size() for p in parameters)
+    weights = sum(p.nbytes for p in (*parameters, *trainer.model.buffers()))
+    gradients = sum(p.nbytes for p in parameters if p.requires_grad)
     count = _elements(trainer.optimizer.groups)
     muon = trainer.optimizer.parts.get("muon")
     in_muon = _elements(muon.param_groups) if muon else 0
@@ -134,7 +135,7 @@ def make_plan(trainer: Trainer, *, timed_steps: int, costs: Costs | None = None)
     plan = Plan(
         parameters=count,
         weight_bytes=weights,
-        gradient_bytes=weights,
+        gradient_bytes=gradients,
         optimizer_bytes=optimizer,
         activation_bytes=_activation_bytes(trainer, measured) * (micro // measured),
         available_bytes=_available_bytes(trainer.device),
@@ -156,13 +157,17 @@ def _state_bytes(settings: TrainSettings) -> int:
     return 4 * (2 * HISTORY + 4) if settings.optimizer == "lbfgs" else 8
 
 
-def check_fits(config: Any, settings: TrainSettings) -> None:
-    """Raise DeviceError, before anything is allocated, if weights, gradients and optimizer do not fit."""
+def check_fits(config: Any, settings: TrainSettings, *, frozen: bool = False) -> None:
+    """Raise DeviceError, before anything is allocated, if weights, gradients and optimizer do not fit.
+
+    ``frozen`` weights have neither gradients nor optimizer.
+    """
     device = choose_device(settings.device)
     parameters = sum(p.numel() for p in skeleton(config).parameters())
     each = 8 + _state_bytes(settings)  # weights and gradients
     each += 4 if settings.precision == "bf16-pure" else 0  # 2 + 2, and 4 + 4 + 8 for the masters
     each += 4 if settings.ema else 0
+    each = 4 if frozen else each
     available = _available_bytes(device)
     if parameters * each > available:
         raise DeviceError(

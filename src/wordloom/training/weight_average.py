@@ -14,14 +14,18 @@ from torch import Tensor, nn
 
 @contextmanager
 def restored_weights(model: nn.Module) -> Iterator[None]:
-    """Restore the weights of ``model`` after the block, bit for bit."""
-    own = [p.detach().clone() for p in model.parameters()]
+    """Restore the trained weights of ``model`` after the block, bit for bit."""
+    own = [p.detach().clone() for p in _trained(model).values()]
     try:
         yield
     finally:
         with torch.no_grad():
-            for p, weight in zip(model.parameters(), own, strict=True):
+            for p, weight in zip(_trained(model).values(), own, strict=True):
                 p.copy_(weight)
+
+
+def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
 class WeightAverage:
@@ -33,20 +37,20 @@ class WeightAverage:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self.updates = 0
-        self.names = [name for name, _ in model.named_parameters()]
-        self.average = [p.detach().float().clone() for p in model.parameters()]
+        self.names = list(_trained(model))
+        self.average = [p.detach().float().clone() for p in _trained(model).values()]
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
-        weights = [p.detach().float() for p in model.parameters()]
+        weights = [p.detach().float() for p in _trained(model).values()]
         torch._foreach_lerp_(self.average, weights, 1 - decay)
         self.updates += 1
 
     @torch.no_grad()
     def copy_to(self, model: nn.Module) -> None:
         """Make the average the weights of ``model``."""
-        for p, average in zip(model.parameters(), self.average, strict=True):
+        for p, average in zip(_trained(model).values(), self.average, strict=True):
             p.copy_(average)
 
     @contextmanager

@@ -24,7 +24,13 @@ from torch import Tensor
 from wordloom.errors import CheckpointError
 from wordloom.files import replacement
 from wordloom.models import encodes, translates
-from wordloom.models.building.lora import choose_adapter, extend_adapter, linear_layers, lora_layers
+from wordloom.models.building.lora import (
+    adapter_names,
+    choose_adapter,
+    extend_adapter,
+    linear_layers,
+    lora_layers,
+)
 from wordloom.nn.lora import LoraSettings, LowRank
 from wordloom.weights.loading import renaming_of, weights_fingerprint
 from wordloom.weights.renaming import Row, listed
@@ -195,12 +201,17 @@ def _targets(model: Any, adapted: Collection[str]) -> list[str]:
 
 
 def load_adapter(
-    model: Any, folder: str | Path, *, name: str = "default", base: str | Path | None = None
+    model: Any,
+    folder: str | Path,
+    *,
+    name: str = "default",
+    base: str | Path | None = None,
+    replace_existing: bool = False,
 ) -> LoadedAdapter:
     """Put the adapter of ``folder`` into ``model``, make it the active one, and return its size.
 
     ``base`` is the folder that ``model`` was loaded from.  It must have the weights that the adapter was
-    trained on, if the adapter says which.
+    trained on, if the adapter says which.  ``replace_existing`` replaces an adapter of this name.
 
     Raises CheckpointError for a folder without an adapter, another kind of adapter than LoRA, tensors that no
     module of the model has, missing tensors, another shape, and an adapter of another base.
@@ -208,6 +219,8 @@ def load_adapter(
     folder = Path(folder)
     config = _config(folder)
     tensors, trained_on = _read(folder)
+    if name in adapter_names(model) and not replace_existing:
+        raise CheckpointError(f"the model has an adapter '{name}' already; choose another name")
     if base is not None and trained_on not in (None, weights_fingerprint(base)):
         raise CheckpointError(
             f"{folder} was trained on another base than {base}, whose weights differ; take the base that "

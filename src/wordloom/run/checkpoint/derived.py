@@ -36,10 +36,7 @@ def save_derived(
     Raises CheckpointError as :func:`wordloom.weights.save_model`, and for an ``out`` with other files or with
     a run, which ``--resume`` would go on with from its own checkpoints.
     """
-    if (out / "checkpoints").is_dir():
-        raise CheckpointError(f"{out} holds a run, which --resume would go on with; choose another --out")
-    if out.is_dir() and any(out.iterdir()) and not (out / "config.json").exists():
-        raise CheckpointError(f"{out} holds files that are no checkpoint; choose another --out")
+    check_out(out)
     files = {name: json.dumps(facts, indent=1) + "\n"}
     in_run = source.parent.name == "checkpoints"
     recipe = (source.parent.parent if in_run else source) / "recipe.toml"
@@ -60,6 +57,14 @@ def save_derived(
         files=files,
         overwrite=overwrite,
     )
+
+
+def check_out(out: Path) -> None:
+    """Raise CheckpointError for a folder with other files or a run, where a new model cannot be written."""
+    if (out / "checkpoints").is_dir():
+        raise CheckpointError(f"{out} holds a run, which --resume would go on with; choose another --out")
+    if out.is_dir() and any(out.iterdir()) and not (out / "config.json").exists():
+        raise CheckpointError(f"{out} holds files that are no checkpoint; choose another --out")
 
 
 class _CopiedTokenizer:

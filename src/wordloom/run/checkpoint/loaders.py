@@ -18,6 +18,7 @@ import torch
 from wordloom.data.files.source import Columns
 from wordloom.data.rows.labelled import Column
 from wordloom.errors import CheckpointError, DeviceError, did_you_mean
+from wordloom.models.building.lora import merge_adapter
 from wordloom.models.building.quantized import quantize_model
 from wordloom.recipe import Recipe
 from wordloom.run.models.heads.classification import TextClassifier
@@ -28,18 +29,28 @@ from wordloom.run.models.translator import Translator
 from wordloom.run.prepare import recipe_of
 from wordloom.training.precision import choose_device
 from wordloom.weights import load_config, load_model
+from wordloom.weights.adapters import base_of, is_adapter, load_adapter
 from wordloom.weights.configs import TOKEN_IDS
-from wordloom.weights.tensors import read_json
+from wordloom.weights.tensors import open_tensors, read_json
 
 ColumnNames: TypeAlias = Sequence[Column] | None
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint folder and the model's config from its ``config.json``."""
+    """A checkpoint folder and the model's config from its ``config.json``.
+
+    The folder of an adapter names the folder of its ``base``, whose config this is.
+    """
 
     folder: Path
     config: Any
+    base: Path | None = None
+
+    @property
+    def model_folder(self) -> Path:
+        """The folder with the model's ``config.json`` and weights."""
+        return self.base or self.folder
 
     @cached_property
     def recipe(self) -> Recipe | None:
@@ -60,8 +71,23 @@ class Checkpoint:
 
 
 def read_checkpoint(folder: str | Path) -> Checkpoint:
-    """Read the config of the model in ``folder``; raises CheckpointError if there is none."""
-    return Checkpoint(Path(folder), load_config(folder))
+    """Read the config of the model in ``folder``; raises CheckpointError if there is none.
+
+    It is also raised for an adapter whose base is not where the folder says.
+    """
+    folder = Path(folder)
+    if not is_adapter(folder) or (folder / "config.json").exists():
+        return Checkpoint(folder, load_config(folder))
+    named = base_of(folder)
+    if named is None:
+        raise CheckpointError(f"{folder} holds an adapter and does not name its base model")
+    base = next((path for path in (Path(named), folder / named) if (path / "config.json").is_file()), None)
+    if base is None:
+        raise CheckpointError(
+            f"{folder} holds an adapter of {named}, where no model is; put the base model there, or correct "
+            "base_model_name_or_path in its adapter_config.json"
+        )
+    return Checkpoint(folder, load_config(base), base)
 
 
 class Reporter(Protocol):
@@ -110,10 +136,22 @@ def _model(checkpoint: Checkpoint, device: str, dtype: str) -> Any:
     if dtype not in _DTYPES:
         hint = did_you_mean(dtype, _DTYPES) if isinstance(dtype, str) else f"allowed: {', '.join(_DTYPES)}"
         raise DeviceError(f"unknown dtype {dtype!r}; {hint}")
-    model = load_model(checkpoint.folder, dtype=_DTYPES[dtype], device=choose_device(device)).eval()
+    if checkpoint.base is None:
+        model = load_model(checkpoint.folder, dtype=_DTYPES[dtype], device=choose_device(device)).eval()
+    else:
+        model = load_model(checkpoint.base, dtype=torch.float32, device=choose_device(device)).eval()
+        name = load_adapter(model, checkpoint.folder, base=checkpoint.base).name
+        merge_adapter(model, name)  # in float32
+        model.to(_DTYPES[dtype] or stored_dtype(checkpoint.base))
     if dtype == "int8":
         quantize_model(model)
     return model
+
+
+def stored_dtype(folder: Path) -> torch.dtype:
+    """Return the precision of the weights in ``folder``, the widest of several."""
+    found = [getattr(torch, entry.dtype) for entry in open_tensors(folder).entries.values()]
+    return max(found, key=lambda dtype: dtype.itemsize)
 
 
 def loader_of(result: Any) -> Loader:
@@ -121,18 +159,22 @@ def loader_of(result: Any) -> Loader:
 
     def load(checkpoint: Checkpoint, device: str, dtype: str) -> Any:
         folder, model = checkpoint.folder, _model(checkpoint, device, dtype)
-        return result.of(folder, model, folder_tokenizer(folder, model.config.vocab_size))
+        tokenizer = folder_tokenizer(folder, model.config.vocab_size)
+        if tokenizer is None and checkpoint.base is not None:
+            tokenizer = folder_tokenizer(checkpoint.base, model.config.vocab_size)
+        return result.of(folder, model, tokenizer)
 
     return load
 
 
 def load_language_model(checkpoint: Checkpoint, device: str, dtype: str) -> LanguageModel:
     lm: LanguageModel = loader_of(LanguageModel)(checkpoint, device, dtype)
-    path = checkpoint.folder / "generation_config.json"
-    if path.exists():
+    paths = [folder / "generation_config.json" for folder in (checkpoint.folder, checkpoint.model_folder)]
+    path = next((path for path in paths if path.exists()), None)
+    if path is not None:
         lm.generation_defaults = read_json(path)
     else:
-        config = read_json(checkpoint.folder / "config.json")
+        config = read_json(checkpoint.model_folder / "config.json")
         lm.generation_defaults = {key: config[key] for key in TOKEN_IDS if config.get(key) is not None}
     return lm
 

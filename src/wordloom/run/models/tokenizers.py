@@ -38,7 +38,8 @@ def folder_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model {vocab_size}; they do "
             "not belong together"
         )
-    _check_vocabulary(folder, tokenizer)
+    if (folder / "config.json").exists():  # an adapter's folder has none
+        _check_vocabulary(folder, tokenizer)
     return tokenizer
 
 

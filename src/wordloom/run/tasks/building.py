@@ -147,7 +147,7 @@ def new_model(
 
     ``extra_tokens`` is that of :func:`wordloom.weights.start_from`; ``whole`` requires all weights.
     """
-    check_fits(config, recipe.train)
+    check_fits(config, recipe.train, frozen=recipe.lora is not None)
     if start is not None:
         before, now = (getattr(body_config(c), "attention", None) for c in (load_config(start), config))
         if before != now:

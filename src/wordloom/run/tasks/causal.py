@@ -71,6 +71,7 @@ def causal_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) 
         scored=scored,
         sample=_sampler(recipe, tokenizer),
         save=partial(save_model, tokenizer=tokenizer),
+        tokenizer=tokenizer,
     )
 
 

@@ -87,6 +87,7 @@ def instruction_task(recipe: Recipe, start: Path | None, progress: TrainingProgr
         )
     config = _config(recipe, tokenizer, start)
     validation = parts.get("validation")
+    generation = {"eos_token_id": _ends(tokenizer, end)}
     return Task(
         settings=s,
         batches=batches,
@@ -100,7 +101,9 @@ def instruction_task(recipe: Recipe, start: Path | None, progress: TrainingProgr
         evaluate=None if validation is None else _evaluation(tokenizer, validation),
         scored={} if validation is None else _signature(recipe, tokenizer, template, validation),
         sample=_sampler(recipe, tokenizer, template, end, (validation or parts["train"]).conversations),
-        save=partial(save_model, tokenizer=tokenizer, generation={"eos_token_id": _ends(tokenizer, end)}),
+        save=partial(save_model, tokenizer=tokenizer, generation=generation),
+        tokenizer=tokenizer,
+        generation=generation,
         costs=_costs(config, batches, s.seq_len if d.packing else None),
     )
 

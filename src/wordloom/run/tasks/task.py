@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from wordloom.evaluate import evaluate_batches
 from wordloom.objectives import Objective
 from wordloom.recipe import TrainSettings
+from wordloom.text import Tokenizer
 from wordloom.training.plan import Costs, Plan
 from wordloom.training.trainer import Batches, Trainer
+from wordloom.weights import load_model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +35,9 @@ class Task:
         objective: the objective; None: the one that the recipe names.
         sample: returns a text that the model writes; None for a model that writes none.
         save: writes a model and its tokenizer into a folder, as :func:`wordloom.weights.save_model` does.
+        tokenizer, generation: the tokenizer and the settings of generation_config.json in the folder of an
+            adapter; None for a task that trains no adapters.
+        load: reads a checkpoint of the run, to finish with it.
     """
 
     settings: TrainSettings
@@ -47,6 +53,9 @@ class Task:
     sample: Callable[[Any], str] | None = None
     costs: Costs | None = None
     timed: bool = True
+    tokenizer: Tokenizer | None = None
+    generation: Mapping[str, Any] = field(default_factory=dict)
+    load: Callable[[Path], Any] = load_model
 
 
 @dataclass(frozen=True)

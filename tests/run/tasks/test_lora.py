@@ -1,0 +1,135 @@
+"""Adapters in a training run: the base stays, the folder is peft's, and a run resumes to the same bits."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import peft
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.run.tasks.test_instruction import RECORDS, recipe_in
+from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
+
+import wordloom
+from wordloom.cli import app
+from wordloom.errors import CheckpointError, RecipeError
+from wordloom.models import build
+from wordloom.run import train
+from wordloom.weights import load_config, save_model
+
+ADAPTER = ["lora.rank=3", "lora.alpha=6", "data.template=plain"]
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "rnn"])
+def test_an_adapter_learns_the_answers_and_its_base_stays(family: str, tmp_path: Path) -> None:
+    recipe = recipe_in(tmp_path, family)
+    train(recipe, ["train.steps=60", "train.learning_rate=1e-2", *ADAPTER[2:]], out=tmp_path / "first",
+          start_from=tmp_path / "body")  # fmt: skip
+    shutil.rmtree(tmp_path / "body")
+    shutil.copytree(tmp_path / "first", tmp_path / "body")
+    others = [{**record, "output": record["output"][::-1]} for record in RECORDS]
+    (tmp_path / "chat.json").write_text(json.dumps(others))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "body").glob("*.*")}
+    settings = ["train.steps=80", "train.learning_rate=2e-2", "train.evaluate_every=20", *ADAPTER]
+    targets = ["lora.targets=['input_proj', 'lm_head']"] if family == "rnn" else []
+    done = train(recipe, [*settings, *targets], out=tmp_path / "run", start_from=tmp_path / "body")
+    lines = [json.loads(line) for line in (done.folder / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line]
+    assert losses[-1] < 0.8 * losses[0]
+    assert {path.name: path.read_bytes() for path in (tmp_path / "body").glob("*.*")} == before
+    files = {path.name for path in done.folder.iterdir()}
+    assert files >= {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "tokenizer.json",
+        "chat_template.jinja",
+    }
+    assert not {"config.json", "model.safetensors"} & files
+    lm = wordloom.load(done.folder)
+    base = wordloom.load(tmp_path / "body")
+    ids = torch.randint(0, 50, (1, 9))
+    assert not torch.allclose(lm.model(ids), base.model(ids), atol=1e-3)
+    assert lm.generation_defaults["eos_token_id"] == [lm.tokenizer.eos_id]
+    if family != "rnn":
+        theirs = peft.PeftModel.from_pretrained(
+            AutoModelForCausalLM.from_pretrained(tmp_path / "body"), done.folder
+        )
+        with torch.no_grad():
+            torch.testing.assert_close(lm.model(ids), theirs.eval()(ids).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_the_command_merges_and_reports_the_largest_change(tmp_path: Path) -> None:
+    recipe = recipe_in(tmp_path)
+    body, out = tmp_path / "body", tmp_path / "merged"
+    done = train(recipe, [*ADAPTER, "train.learning_rate=0.05"], out=tmp_path / "run", start_from=body)
+    arguments = ["merge", str(body), "--adapter", str(done.folder), "--out", str(out)]
+    said = CliRunner().invoke(app, arguments)
+    assert said.exit_code == 0, said.exception
+    assert "adapter     default: 14 of 15 linear modules" in said.stdout
+    found = re.search(r"largest change of a logit: (\S+) in fp32, (\S+) as stored", said.stdout)
+    assert found is not None
+    assert 0 <= float(found[1]) < 1e-4
+    ids = torch.randint(0, 50, (2, 7))
+    merged, adapted = wordloom.load(out), wordloom.load(done.folder)
+    torch.testing.assert_close(merged.model(ids), adapted.model(ids), rtol=1e-4, atol=1e-5)
+    assert merged.tokenizer.chat_template == adapted.tokenizer.chat_template
+    assert merged.generation_defaults["eos_token_id"] == adapted.generation_defaults["eos_token_id"]
+    again = CliRunner().invoke(app, arguments)
+    assert isinstance(again.exception, CheckpointError)
+    assert "already holds files of a checkpoint" in str(again.exception)
+    other = tmp_path / "other"
+    save_model(build(load_config(body), generator=torch.Generator().manual_seed(9)), other)
+    wrong = CliRunner().invoke(app, ["merge", str(other), *arguments[2:4], "--out", str(tmp_path / "no")])
+    assert "was trained on another base than" in str(wrong.exception)
+    assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize(
+    "settings", [[], ["lora.dropout=0.3", "lora.dora=true"], ["lora.base=int8"], ["train.ema=0.9"]]
+)
+def test_a_run_cut_short_ends_with_the_same_bits(settings: list[str], tmp_path: Path) -> None:
+    recipe = recipe_in(tmp_path)
+    asked, body = [*ADAPTER, *settings, "train.keep_last=9"], tmp_path / "body"
+    train(recipe, asked, out=tmp_path / "whole", start_from=body)
+    train(recipe, asked, out=tmp_path / "cut", start_from=body)
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (tmp_path / "cut" / name).unlink()
+    shutil.rmtree(tmp_path / "cut" / "checkpoints" / "step-6")
+    train(recipe, asked, out=tmp_path / "cut", resume=True)
+    one, other = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("whole", "cut"))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_best_adapter_is_kept(tmp_path: Path) -> None:
+    recipe = recipe_in(tmp_path)
+    settings = [*ADAPTER, "train.keep_best=true", "train.learning_rate=0.5", "train.schedule=constant"]
+    done = train(recipe, [*settings, "train.keep_last=9"], out=tmp_path / "run", start_from=tmp_path / "body")
+    kept = load_file(done.folder / "adapter_model.safetensors")
+    steps = [
+        load_file(path / "adapter_model.safetensors") for path in (done.folder / "checkpoints").iterdir()
+    ]
+    assert any(all(torch.equal(kept[name], step[name]) for name in kept) for step in steps)
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    recipe = recipe_in(tmp_path)
+    body = tmp_path / "body"
+    scratch = ["tokenizer.kind=byte", "model.family=llama", "data.template=plain"]
+    with pytest.raises(RecipeError, match=r"\[lora\] adapts a trained model; name it with --from"):
+        train(recipe, [*ADAPTER[:2], *scratch], out=tmp_path / "run")
+    with pytest.raises(RecipeError, match=r"the template adds tokens to the vocabulary of \d+, and \[lora\]"):
+        train(recipe, ["lora.rank=2", "data.template=chatml"], out=tmp_path / "run", start_from=body)
+    with pytest.raises(RecipeError, match=r"trains in fp32 or bf16, not train.precision"):
+        train(recipe, [*ADAPTER, "train.precision=bf16-pure"], out=tmp_path / "run", start_from=body)
+    done = train(recipe, ADAPTER, out=tmp_path / "run", start_from=body)
+    config = json.loads((done.folder / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = str(tmp_path / "nowhere")
+    (done.folder / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"holds an adapter of .*nowhere, where no model is"):
+        wordloom.load(done.folder)
