@@ -70,6 +70,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "embed runs/sentences table.csv --text-column text --cluster 8 --plot clusters.png",
     ),
     "convert": ("convert runs/llama --kv-heads 2 --out runs/llama-grouped",),
+    "merge": ("merge runs/base --adapter runs/adapter --out runs/merged",),
     "average": ("average runs/llama --last 5 --out runs/llama-average",),
     "inspect parameters": ("inspect llama-7b", "inspect runs/llama parameters --context 512"),
     "inspect pattern": ("inspect runs/llama pattern --plot pattern.png",),

@@ -40,7 +40,12 @@ def ledger_json(parts: Mapping[Part, Any] | Mapping[str, Any]) -> str:
 
 
 def recipe_corpus(recipe: Recipe) -> AnyCorpus:
-    """Return the corpus that ``[data]`` names."""
+    """Return the corpus that ``[data]`` names; raises RecipeError if that is no running text."""
+    if not isinstance(recipe.data, TextData):
+        raise RecipeError(
+            f"the recipe's data is not running text, but that of train.objective '{recipe.train.objective}'; "
+            "name a file of text"
+        )
     d = recipe.data_as(TextData)
     if isinstance(d, CausalData) and d.label_prefix:
         return LabelledDocuments(corpus_of(recipe, LabelledCorpus))

@@ -32,10 +32,11 @@ from wordloom.models.building.lora import (
     lora_layers,
 )
 from wordloom.nn.lora import LoraSettings, LowRank
+from wordloom.weights.configs import ADAPTER_CONFIG
 from wordloom.weights.loading import renaming_of, weights_fingerprint
 from wordloom.weights.renaming import Row, listed
 
-CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
+CONFIG, TENSORS = ADAPTER_CONFIG, "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 _KINDS = {"lora_A.weight": "A", "lora_B.weight": "B", "lora_magnitude_vector": "m"}
 _BASE = "base_fingerprint"  # in the metadata of the tensors

@@ -52,6 +52,7 @@ _OTHERWISE = {
     "qwen2": "a Qwen2 has biases in q, k and v alone",
 }
 
+ADAPTER_CONFIG = "adapter_config.json"  # of peft
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 # Keys of config.json that identify the tokenizers a model was trained with.
@@ -185,6 +186,11 @@ def load_config(folder: str | Path) -> Any:
     """
     path = Path(folder) / "config.json"
     complete(path.parent)
+    if not path.exists() and (path.parent / ADAPTER_CONFIG).exists():
+        raise CheckpointError(
+            f"{folder} holds an adapter, not a model; merge it first: wordloom merge BASE --adapter {folder} "
+            "--out FOLDER"
+        )
     theirs = read_json(path)
     try:
         config = config_from_json(theirs)
