@@ -117,21 +117,22 @@ def main() -> None:
 
 
 def draw(path: Path, found: dict[str, dict[int, float]]) -> None:
+    """Draw a panel for each kind of attention: equal curves would hide one another."""
     from wordloom.inspect import figures
 
     def figure() -> Any:
-        made = figures.new_figure((6.8, 3.8))
-        panel = made.subplots()
-        for i, (attention, shares) in enumerate(found.items()):
-            panel.plot(
-                list(shares), list(shares.values()), color=figures.COLOURS[i], label=attention, linewidth=1.4
-            )
-        panel.axhline(1 / 26, color=figures.FAINT, linewidth=0.8, linestyle=":", label="by chance")
-        panel.set_xlabel("distance in tokens", fontsize=figures.FONT + 1)
-        panel.set_ylabel("share of letters recalled", fontsize=figures.FONT + 1)
-        panel.tick_params(labelsize=figures.FONT)
-        panel.legend(frameon=False, fontsize=figures.FONT)
-        figures.hide_frame(panel)
+        made = figures.new_figure((6.8, 0.75 * len(found) + 0.6))
+        panels = made.subplots(len(found), 1, sharex=True, squeeze=False)[:, 0]
+        for i, (panel, (attention, shares)) in enumerate(zip(panels, found.items(), strict=True)):
+            panel.fill_between(list(shares), list(shares.values()), step="mid", color=figures.COLOURS[i])
+            panel.axhline(1 / 26, color=figures.INK, linewidth=0.8, linestyle=":")
+            panel.set_ylim(0, 1.05)
+            panel.set_yticks([0, 1], ["0", "1"], fontsize=figures.FONT - 1)
+            panel.set_title(attention, loc="left", pad=2, **figures.NAME)
+            panel.tick_params(labelsize=figures.FONT - 1)
+            figures.hide_frame(panel)
+        panels[-1].set_xlabel("distance in tokens (dotted: by chance)", fontsize=figures.FONT)
+        made.supylabel("share of letters recalled", fontsize=figures.FONT)
         return made
 
     figures.save_figure(figure, [], path)
