@@ -39,6 +39,14 @@ class _Admission(NamedTuple):
 
     reader: Any  # the model, or the model with these rows' sources
     new_tokens: int
+    begun: Begun | None = None
+
+
+class Begun(NamedTuple):
+    """A cache of one row, and how many of its tokens a prompt begins with."""
+
+    cache: Any
+    length: int
 
 
 class Decoder:
@@ -47,6 +55,7 @@ class Decoder:
     Attributes:
         rows: The ids of each live row, the prompt included.  Rows that are admitted later come last.
         device: The device of the model.
+        released: The cache that the last rows left when none stayed, for a row that goes on later.
     """
 
     def __init__(self, model: Any, *, use_cache: bool = True, fast: bool = True) -> None:
@@ -64,6 +73,7 @@ class Decoder:
         self.device = next(model.parameters()).device
         self.use_cache = use_cache
         self.cache: Any = None
+        self.released: Any = None
         self._origins: list[tuple[_Admission, int]] = []  # of each row, with the number of its prompt
         self._unread = 0  # rows at the end that are not in the cache
 
@@ -74,19 +84,21 @@ class Decoder:
         new_tokens: int,
         copies: int = 1,
         memory: Memory | None = None,
+        begun: Begun | None = None,
     ) -> None:
         """Add ``copies`` rows for each prompt after the live rows; the next step reads the prompts.
 
         A prompt is read once for all its copies.  ``new_tokens`` is the number of new tokens that the cache
         is allocated for; it grows if a row needs more.  ``memory`` holds a source for each prompt.  None: the
-        memory of the :class:`~wordloom.generate.Conditioned` that the decoder was created with.
+        memory of the :class:`~wordloom.generate.Conditioned` that the decoder was created with.  ``begun``
+        has the beginning of the only prompt, which is not read again.
         """
         reader = self.model
         if memory is not None:
             if not isinstance(self.model, Conditioned):
                 raise GenerationError("a memory of sources needs a model that reads sources (Conditioned)")
             reader = self.model.with_memory(memory)
-        admission = _Admission(reader, new_tokens)
+        admission = _Admission(reader, new_tokens, begun)
         for number, prompt in enumerate(prompts):
             self.rows += [list(prompt) for _ in range(copies)]
             self._origins += [(admission, number)] * copies
@@ -116,7 +128,7 @@ class Decoder:
         self.rows = [self.rows[place].copy() for place in places]
         self._origins = [self._origins[place] for place in places]
         if self.cache is not None and not cached:
-            self.cache = None
+            self.released, self.cache = self.cache, None
         elif self.cache is not None:
             with torch.inference_mode():
                 self.cache.select(_ids(cached, self.device))
@@ -239,12 +251,16 @@ class Decoder:
         rows = [ids for _, ids in prompts]
         reader, length = self._reader(admission, [number for number, _ in prompts]), max(map(len, rows))
         length += admission.new_tokens
-        if self.cache is None or isinstance(reader, Conditioned):
+        if admission.begun is not None:
+            cache = admission.begun.cache
+            cache.truncate(admission.begun.length)
+            rows = [rows[0][admission.begun.length :]]
+        elif self.cache is None or isinstance(reader, Conditioned):
             cache = reader.new_cache(len(rows), length)
         else:
             cache = self.cache.empty(len(rows), length)
         hidden = prefill(reader, rows, device=self.device, cache=cache)
-        copies = torch.tensor(copied, device=self.device) if len(copied) > len(rows) else None
+        copies = torch.tensor(copied, device=self.device) if len(copied) > len(prompts) else None
         if copies is not None:
             cache.select(copies)
         if self.cache is None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from wordloom.errors import GenerationError
-from wordloom.generate.decoder import Decoder
+from wordloom.generate.decoder import Begun, Decoder
 from wordloom.generate.prompts import check_known, new_token_limits, not_finite, token_ids
 from wordloom.generate.sampling import Sampling, next_ids, row_generator, seed_of
 from wordloom.generate.speculation import Drafter, DraftLength, NewDrafter
@@ -159,12 +159,13 @@ class Engine:
         sampling: Sampling | None = None,
         *,
         memory: Memory | None = None,
+        begun: Begun | None = None,
         **options: Unpack[RowOptions],
     ) -> list[int]:
         """Add ``sampling.samples`` rows for each prompt; return the numbers of the rows.
 
-        ``memory`` holds the prompts' sources, as in :meth:`Decoder.admit`.  Other arguments and errors are
-        those of :func:`steps`.
+        ``memory`` holds the prompts' sources and ``begun`` the beginning of the only prompt, as in
+        :meth:`Decoder.admit`.  Other arguments and errors are those of :func:`steps`.
         """
         sampling = sampling or Sampling()
         prompts = [token_ids(prompt, f"prompt {number}") for number, prompt in enumerate(prompts)]
@@ -188,7 +189,7 @@ class Engine:
             draws = row_generator(seed, key)
             self._rows.append(_Row(number, limit, draws, request, drafter, DraftLength()))
         room = max(limits, default=0)
-        self.decoder.admit(prompts, new_tokens=room, copies=sampling.samples, memory=memory)
+        self.decoder.admit(prompts, new_tokens=room, copies=sampling.samples, memory=memory, begun=begun)
         return list(numbers)
 
     def _request(self, sampling: Sampling, options: RowOptions) -> _Request:

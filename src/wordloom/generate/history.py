@@ -1,0 +1,85 @@
+"""A row that is continued turn after turn: what the cache holds is not read again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Unpack
+
+from wordloom.errors import GenerationError
+from wordloom.generate.decoder import Begun
+from wordloom.generate.engine import Engine, RowOptions, Step
+from wordloom.generate.prompts import token_ids
+from wordloom.generate.sampling import Sampling
+from wordloom.generate.speculation import NewDrafter
+
+
+class History:
+    """The ids of one text and the cache of what a model has read of them.
+
+    Each call of :meth:`continued` gives the whole text so far.  The model reads only what follows the longest
+    beginning that the cache has: a new turn, or all behind an edit.  A recurrent state cannot be cut back, so
+    that an edit is read from the start.
+
+    Attributes:
+        ids: the ids that the cache has.
+        n_read: how many ids of the last prompt were read.
+    """
+
+    def __init__(self, model: Any, *, fast: bool = True, speculate: NewDrafter | None = None) -> None:
+        """``fast`` and ``speculate`` are those of :class:`~wordloom.generate.Engine`."""
+        self.engine = Engine(model, fast=fast, speculate=speculate)
+        self.ids: list[int] = []
+        self.n_read = 0
+        self._cache: Any = None
+
+    def continued(
+        self, ids: Sequence[int], sampling: Sampling | None = None, **options: Unpack[RowOptions]
+    ) -> Iterator[Step]:
+        """Yield the tokens that continue ``ids``; arguments and errors as in :func:`wordloom.generate.steps`.
+
+        If the iterator is closed early, the tokens up to there count.
+
+        Raises GenerationError for several samples.
+        """
+        if sampling is not None and sampling.samples > 1:
+            raise GenerationError(f"a history has one row, not {sampling.samples}; ask for one sample")
+        prompt = token_ids(ids, "the prompt")
+        begun = self._begun(prompt)
+        self.n_read = len(prompt) - (0 if begun is None else begun.length)
+        engine = self.engine
+        options.setdefault("first_row", 0)
+        numbers = engine.admit([prompt], sampling, begun=begun, **options)
+        self.ids, self._cache = [], None  # until the rows below have been read
+        return self._steps(numbers)
+
+    def _steps(self, numbers: list[int]) -> Iterator[Step]:
+        decoder = self.engine.decoder
+        (row,) = decoder.rows
+        decoder.released = None
+        try:
+            while self.engine.live:
+                yield from self.engine.step()
+        finally:
+            cache = decoder.cache if decoder.released is None else decoder.released
+            decoder.released = None
+            self.engine.evict(numbers)
+            if cache is not None:
+                self._cache, self.ids = cache, row[: int(cache.lengths[0])]
+
+    def forget(self) -> None:
+        """Drop the cache; the next text is read from the start."""
+        self.ids, self._cache = [], None
+
+    def _begun(self, prompt: list[int]) -> Begun | None:
+        """Return the cache with the longest beginning of ``prompt`` but its last id; None: it has none."""
+        if self._cache is None:
+            return None
+        most = min(len(self.ids), len(prompt) - 1)
+        length = next((i for i in range(most) if self.ids[i] != prompt[i]), most)
+        if not length:
+            return None
+        try:
+            self._cache.truncate(length)
+        except GenerationError:  # a state, or a ring that has lost the tokens before
+            return None
+        return Begun(self._cache, length)
