@@ -95,7 +95,7 @@ def test_a_text_that_slides_out_of_its_window_is_read_again() -> None:
 
 def test_one_row_only() -> None:
     model = a_model(random.Random(), "llama")
-    with pytest.raises(GenerationError, match="a history has one row, not 2"):
+    with pytest.raises(GenerationError, match=r"a history has one row, not 2"):
         History(model).continued([1], Sampling(samples=2))
     with pytest.raises(GenerationError, match="prompt 0 has no tokens"):
         History(model).continued([])

@@ -32,8 +32,8 @@ from wordloom.generate.text import (
 )
 
 __all__ = [
-    "Completion", "Conditioned", "Decoder", "Engine", "Generation", "History", "Hypothesis", "NextToken", "Piece",
-    "Sampling", "Scored", "Settings", "Step", "beam_search", "complete", "generate", "generate_text",
+    "Completion", "Conditioned", "Decoder", "Engine", "Generation", "History", "Hypothesis", "NextToken",
+    "Piece", "Sampling", "Scored", "Settings", "Step", "beam_search", "complete", "generate", "generate_text",
     "next_logprobs", "next_tokens", "score", "score_ids", "score_targets", "settings", "steps", "stream",
     "stream_ids", "stream_text",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, Unpack
 
 from wordloom.errors import GenerationError
@@ -34,7 +34,7 @@ class History:
 
     def continued(
         self, ids: Sequence[int], sampling: Sampling | None = None, **options: Unpack[RowOptions]
-    ) -> Iterator[Step]:
+    ) -> Generator[Step, None, None]:
         """Yield the tokens that continue ``ids``; arguments and errors as in :func:`wordloom.generate.steps`.
 
         If the iterator is closed early, the tokens up to there count.
@@ -52,7 +52,7 @@ class History:
         self.ids, self._cache = [], None  # until the rows below have been read
         return self._steps(numbers)
 
-    def _steps(self, numbers: list[int]) -> Iterator[Step]:
+    def _steps(self, numbers: list[int]) -> Generator[Step, None, None]:
         decoder = self.engine.decoder
         (row,) = decoder.rows
         decoder.released = None

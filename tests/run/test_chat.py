@@ -1,0 +1,150 @@
+"""A chat answers as if every prompt were read from the start, and reads each turn once."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from wordloom.errors import ChatError
+from wordloom.generate import Sampling, steps
+from wordloom.models import GPT2Config, LlamaConfig, RNNConfig, build
+from wordloom.run.chat import Chat
+from wordloom.text import Tokenizer
+from wordloom.text.chat import SHIPPED, Message, shipped_source
+
+TEXT = ["Name the colour of grass. It is green, and the sky is blue.\n\nCount: one two three."] * 4
+
+
+def a_chat(
+    rng: random.Random, template: str, family: str = "llama", *, room: int = 600, **settings: Any
+) -> Chat:
+    specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    tokenizer = Tokenizer.train(TEXT, kind="bpe", vocab_size=330, special_tokens=specials)
+    tokenizer = tokenizer.with_chat_template(shipped_source(template))
+    V = tokenizer.vocab_size
+    heads = rng.choice([1, 3])
+    if family == "rnn":
+        model = build(RNNConfig(vocab_size=V, dim=12, n_layers=1, cell="gru"))
+    elif family == "gpt2":
+        model = build(GPT2Config(vocab_size=V, dim=heads * 6, n_heads=heads, n_layers=2, max_seq_len=room))
+    else:
+        attention = rng.choice(["full", "band:9"])
+        model = build(LlamaConfig(
+            vocab_size=V, dim=heads * 8, n_heads=heads, n_layers=2, max_seq_len=room, attention=attention
+        ))  # fmt: skip
+    return Chat(model.eval(), tokenizer, **settings)
+
+
+def question(rng: random.Random) -> str:
+    return " ".join(
+        rng.choices(["name", "the", "colour of", "grass", "count", "two", "green\n", "<|im_end|>"], k=4)
+    )
+
+
+@pytest.mark.parametrize("template", SHIPPED)
+@pytest.mark.parametrize("family", ["llama", "gpt2", "rnn"])
+def test_answers_are_those_of_a_prompt_read_from_the_start(template: str, family: str) -> None:
+    rng = random.Random()
+    chat = a_chat(rng, template, family)
+    if rng.random() < 0.5:
+        chat.system = "Be kind."
+    for asked in range(4):
+        chat.sampling = Sampling(
+            temperature=rng.choice([0, 1.0]), seed=asked, max_new_tokens=rng.choice([1, 5, 12])
+        )
+        before = chat.n_tokens
+        text = question(rng)
+        prompt = chat._prompt(Message("user", text))
+        answer = "".join(chat.ask(text))
+        made = list(steps(
+            chat.model, [prompt], chat.sampling, eos_ids=[chat.end], first_row=asked,
+            vocab_size=chat.tokenizer.vocab_size,
+        ))  # fmt: skip
+        ids = [step.id for step in made if step.id != chat.end]
+        assert answer == chat.tokenizer.decode(ids, skip_special_tokens=True).lstrip()
+        assert chat._turns[-1].ids == (*prompt, *ids, chat.end)
+        assert chat.messages[-2:] == [Message("user", text), Message("assistant", answer)]
+        usage = chat.usage
+        assert usage is not None
+        assert usage.written == len(made)
+        if asked:  # the turns before are in the cache, but for the end of the last answer
+            assert usage.read <= len(prompt) - before + 2
+
+
+def test_turns_are_undone_retried_edited_and_loaded() -> None:
+    rng = random.Random()
+    chat = a_chat(rng, "chatml", sampling=Sampling(temperature=0, max_new_tokens=6))
+    with pytest.raises(ChatError, match="there is no answer to replace"):
+        chat.retry()
+    first = "".join(chat.ask("count one"))
+    second = "".join(chat.ask("the sky"))
+    assert "".join(chat.retry()) == second
+    assert [message.content for message in chat.messages] == ["count one", first, "the sky", second]
+    other = "".join(chat.edit("name grass"))
+    assert [message.content for message in chat.messages] == ["count one", first, "name grass", other]
+    again = a_chat(random.Random(), "chatml")
+    again.model, again._history = chat.model, type(chat._history)(chat.model)
+    again.load([Message("system", "Be kind."), *chat.messages])
+    assert again.messages == [Message("system", "Be kind."), *chat.messages]
+    assert again.system == "Be kind."
+    assert chat.undo() is not None
+    assert "".join(chat.ask("name grass")) == other
+    chat.clear()
+    assert chat.messages == []
+    assert "".join(chat.ask("count one")) == first
+    with pytest.raises(ChatError, match="these are user, user"):
+        chat.load([Message("user", "a"), Message("user", "b")])
+
+
+def test_an_answer_that_is_stopped_early_is_kept() -> None:
+    chat = a_chat(random.Random(), "plain", sampling=Sampling(temperature=0, max_new_tokens=30))
+    pieces = chat.ask("count")
+    part = next(pieces)
+    pieces.close()
+    assert chat.messages[-1] == Message("assistant", part)
+    assert chat._turns[-1].ids[-1] == chat.end
+    list(chat.ask("again"))
+    assert len(chat.messages) == 4
+
+
+@pytest.mark.parametrize("when_full", ["stop", "drop", "slide"])
+def test_a_full_context_does_what_was_chosen(when_full: Any) -> None:
+    rng = random.Random()
+    chat = a_chat(
+        rng,
+        "plain",
+        "gpt2",
+        room=64,
+        when_full=when_full,
+        sampling=Sampling(temperature=0, max_new_tokens=12),
+    )
+    chat.system = "Be."
+    dropped, said = 0, ""
+    for asked in range(12):
+        try:
+            list(chat.ask(f"count {asked}"))
+        except ChatError as error:
+            said = str(error)
+            break
+        dropped += chat.dropped
+        assert chat.usage is not None
+        if when_full != "slide":
+            assert chat.n_tokens <= 65
+        if when_full == "drop":
+            assert chat.messages[0] == Message("system", "Be.")
+            assert chat.messages[-2].content == f"count {asked}"
+    assert ("the context holds 64: undo turns, clear the chat, or let it drop" in said) == (
+        when_full == "stop"
+    )
+    assert (dropped > 0) == (when_full == "drop")
+
+
+def test_a_model_without_a_template_cannot_chat() -> None:
+    tokenizer = Tokenizer.train(TEXT, kind="bpe", vocab_size=300)
+    model = build(LlamaConfig(vocab_size=tokenizer.vocab_size, dim=8, n_heads=2, n_layers=1, max_seq_len=32))
+    with pytest.raises(
+        ChatError, match="the tokenizer has no chat template: this model was not trained to chat"
+    ):
+        Chat(model, tokenizer)
