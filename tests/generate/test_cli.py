@@ -194,14 +194,15 @@ def test_chat_on_a_terminal_stops_an_answer_at_ctrl_c_and_leaves_at_ctrl_d(check
     chat = subprocess.Popen(
         [*MAIN, "chat", str(checkpoint), *flags],
         stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, close_fds=True,
+        env={**os.environ, "PROMPT_TOOLKIT_NO_CPR": "1", "TERM": "xterm"},
     )  # fmt: skip
     os.close(theirs)
     try:
-        _read_until(ours, "> ")
+        _read_until(ours, PROMPT)
         os.write(ours, b"abc\n")
-        answer = _read_until(ours, "abc", length=40)
+        answer = _read_until(ours, EDITED, length=80).split(EDITED, 1)[1]
         os.kill(chat.pid, signal.SIGINT)
-        _read_until(ours, "> ")
+        _read_until(ours, PROMPT)
         assert chat.poll() is None
         assert len(answer) > 20
         os.write(ours, b"\x04")
@@ -212,11 +213,14 @@ def test_chat_on_a_terminal_stops_an_answer_at_ctrl_c_and_leaves_at_ctrl_d(check
         os.close(ours)
 
 
+PROMPT, EDITED = "\x1b[?2004h", "\x1b[?2004l"  # a line editor begins and ends
+
+
 def _read_until(terminal: int, mark: str, *, length: int = 0, seconds: float = 60) -> str:
     """What the terminal shows until ``mark`` and ``length`` more characters came."""
     seen, end = "", time.monotonic() + seconds
     while mark not in seen or len(seen.split(mark, 1)[1]) < length:
         ready, _, _ = select.select([terminal], [], [], max(0.0, end - time.monotonic()))
-        assert ready, f"no {mark!r} in {seen!r}"
+        assert ready, f"no {mark!r} in {seen[-1000:]!r}"
         seen += os.read(terminal, 1024).decode(errors="replace")
     return seen

@@ -15,7 +15,6 @@ from typer import Option
 
 from wordloom.cli import (
     average,
-    chat,
     convert,
     data,
     demo,
@@ -28,6 +27,7 @@ from wordloom.cli import (
     train,
     translate,
 )
+from wordloom.cli.chat import command as chat
 from wordloom.cli.embed import command as embed
 from wordloom.cli.help import use_help_pages
 from wordloom.cli.inspect import command as inspect

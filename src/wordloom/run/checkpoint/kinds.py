@@ -25,6 +25,7 @@ from wordloom.run.checkpoint.loaders import (
     load_translator,
     loader_of,
     read_checkpoint,
+    with_adapter,
 )
 from wordloom.run.checkpoint.predict import PredictedRow
 from wordloom.run.models.heads import Head
@@ -342,16 +343,21 @@ def require_kind(checkpoint: Checkpoint, result: type[Any], purpose: str) -> Kin
 # -- loading and saving ------------------------------------------------------------------------------------
 
 
-def load(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> Any:
+def load(
+    folder: str | Path, *, adapter: str | Path | None = None, device: str = "auto", dtype: str = "auto"
+) -> Any:
     """Load the model in ``folder``: one of Wordloom's, or a Hugging Face folder of a supported family.
 
     Returns a :class:`LanguageModel`, :class:`TextClassifier`, :class:`TextEncoder` or :class:`Translator`, or
     the class of another fine-tuning task; see :data:`KINDS`.  ``dtype`` is auto
-    (as stored), fp32, bf16, fp16 or int8.
+    (as stored), fp32, bf16, fp16 or int8.  ``adapter`` is the folder of an adapter of the model, which is
+    merged into its weights; the folder of an adapter alone names its model.
 
     Raises CheckpointError for a folder without a model, DeviceError for a device that does not exist.
     """
     checkpoint = read_checkpoint(folder)
+    if adapter is not None:
+        checkpoint = with_adapter(checkpoint, adapter)
     return kind_of(checkpoint).load(checkpoint, device, dtype)
 
 
@@ -359,16 +365,19 @@ def load_as(
     result: type[Loaded],
     folder: str | Path,
     *,
+    adapter: str | Path | None = None,
     device: str = "auto",
     dtype: str = "auto",
     purpose: str = "this command",
 ) -> Loaded:
-    """Load the model in ``folder`` as a ``result``, such as :class:`LanguageModel`.
+    """Load the model in ``folder`` as a ``result``, such as :class:`LanguageModel`, perhaps with an adapter.
 
     Raises CheckpointError for a folder of another kind; ``purpose`` says in the message what needs a
     ``result``.
     """
     checkpoint = read_checkpoint(folder)
+    if adapter is not None:
+        checkpoint = with_adapter(checkpoint, adapter)
     model: Loaded = require_kind(checkpoint, result, purpose).load(checkpoint, device, dtype)
     return model
 

@@ -90,6 +90,15 @@ def read_checkpoint(folder: str | Path) -> Checkpoint:
     return Checkpoint(folder, load_config(base), base)
 
 
+def with_adapter(checkpoint: Checkpoint, adapter: str | Path) -> Checkpoint:
+    """Return the checkpoint with the adapter in the folder ``adapter``; raises CheckpointError for two."""
+    if checkpoint.base is not None:
+        raise CheckpointError(
+            f"{checkpoint.folder} is an adapter itself; name its base model, or leave one out"
+        )
+    return Checkpoint(Path(adapter), checkpoint.config, checkpoint.folder)
+
+
 class Reporter(Protocol):
     """Receives lines for the user and the progress of long work."""
 

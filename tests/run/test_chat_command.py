@@ -1,0 +1,138 @@
+"""``wordloom chat`` with an assistant: piped, as JSON, with an adapter, and on a real terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.generate.test_cli import MAIN, PROMPT, _read_until
+from tests.run.tasks.test_instruction import RECORDS, recipe_in
+
+from wordloom.run import train
+
+GREEDY = ["--temperature", "0", "--max-new-tokens", "12"]
+
+
+@pytest.fixture(scope="module")
+def assistant(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("assistant")
+    recipe = recipe_in(place)
+    settings = [
+        "train.steps=120",
+        "train.learning_rate=1e-2",
+        "train.evaluate_every=0",
+        "data.template=plain",
+    ]
+    return train(recipe, settings, out=place / "run", start_from=place / "body").folder
+
+
+def chat(folder: Path, *flags: object, said: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*MAIN, "chat", str(folder), *GREEDY, *map(str, flags)],
+        input=said,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_each_piped_line_is_a_turn(assistant: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "chat.json"
+    lines = ["Count.", "/retry", "/undo", "Count.", f"/save {saved}"]
+    ran = chat(assistant, said="\n".join(lines) + "\n")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "one two three\n" * 3
+    assert json.loads(saved.read_text()) == {
+        "messages": [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "one two three"}]
+    }
+    loaded = chat(assistant, said=f"/load {saved}\n/tokens\n/temperature 0.5\n/temperature\n/clear\nCount.\n")
+    assert f"2 messages of {saved}" in loaded.stderr
+    assert "tokens in 2 messages; the context holds 256" in loaded.stderr
+    assert loaded.stderr.count("temperature 0.5") == 2
+
+
+def test_json_has_one_object_for_each_turn(assistant: Path) -> None:
+    asked = [{"content": "Name the\ncolour.\n\nsky"}] * 2
+    ran = chat(
+        assistant, "--json", "--system", "Be.", said="".join(json.dumps(each) + "\n" for each in asked)
+    )
+    assert ran.returncode == 0, ran.stderr
+    answers = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [answer["role"] for answer in answers] == ["assistant"] * 2
+    assert answers[0]["tokens_read"] > answers[1]["tokens_read"] > 0  # the first turn is not read again
+    wrong = chat(assistant, "--json", said="Count.\n")
+    assert wrong.returncode == 2
+    assert "with --json it is" in wrong.stderr
+
+
+@pytest.mark.parametrize(("lines", "says"), [
+    ("/temprature 1\n", "unknown command /temprature; did you mean '/temperature'"),
+    ("/temperature hot\n", "/temperature takes a number, not 'hot'"),
+    ("/retry\n", "there is no answer to replace"),
+    ("/save\n", "/save needs the name of a file"),
+    ("/load nowhere.json\n", "nowhere.json cannot be read"),
+    ("/edit\n", "/edit needs the new question"),
+])  # fmt: skip
+def test_mistakes_are_one_line(assistant: Path, lines: str, says: str) -> None:
+    ran = chat(assistant, said=lines)
+    assert ran.returncode == 2
+    assert says in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_options_without_effect_are_refused(assistant: Path) -> None:
+    assert (
+        "says what a full context does: leave out --past"
+        in chat(assistant, "--past", "slide", said="").stderr
+    )
+    base = chat(assistant.parent / "body", "--system", "Be.", said="")
+    assert "a model without a chat template continues text: leave out --system" in base.stderr
+
+
+def test_an_adapter_answers(assistant: Path, tmp_path: Path) -> None:
+    others = [{**record, "output": record["output"][::-1]} for record in RECORDS]
+    recipe = recipe_in(tmp_path)
+    (tmp_path / "chat.json").write_text(json.dumps(others))
+    settings = ["lora.rank=8", "train.steps=150", "train.learning_rate=2e-2", "train.evaluate_every=0"]
+    done = train(recipe, settings, out=tmp_path / "adapter", start_from=assistant)
+    answers = []
+    for folder, flags in ((assistant, ["--adapter", done.folder]), (done.folder, [])):
+        ran = chat(folder, *flags, said="Count.\n")
+        answers.append(ran.stdout)
+    assert answers[0] == answers[1] != "one two three\n"
+    both = chat(done.folder, "--adapter", done.folder, said="Count.\n")
+    assert "is an adapter itself" in both.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_on_a_terminal(assistant: Path) -> None:
+    ours, theirs = pty.openpty()
+    process: Any = subprocess.Popen(
+        [*MAIN, "chat", str(assistant), "--temperature", "0"],
+        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, close_fds=True,
+        env={**os.environ, "PROMPT_TOOLKIT_NO_CPR": "1", "TERM": "xterm"},
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        _read_until(ours, PROMPT)
+        os.write(ours, b"Count.\r")
+        assert "one two three" in _read_until(ours, "tokens/s")
+        os.write(ours, b"/undo\r")
+        _read_until(ours, "removed: Count.")
+        os.write(ours, b"/hlep\r")
+        _read_until(ours, "did you mean '/help'")
+        os.write(ours, b"\x1b[A\x1b[A\x1b[A\r")  # the third line before: Count.
+        assert "one two three" in _read_until(ours, "tokens/s")
+        _read_until(ours, PROMPT)
+        os.write(ours, b"\x04")
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
