@@ -7,11 +7,12 @@ import threading
 from collections.abc import Iterator
 
 from wordloom.cli.generate import start_now
-from wordloom.training.stopping import stop_on_signals
 
 
 def print_pieces(pieces: Iterator[str], *, terminal: bool, before: str = "") -> None:
     """Print ``before`` and the pieces; on a terminal the first Ctrl-C ends them."""
+    from wordloom.training.stopping import stop_on_signals
+
     stop = threading.Event()
     try:
         started = start_now(pieces)
