@@ -18,6 +18,7 @@ from wordloom.data.batches.contiguous import ContiguousBatch
 from wordloom.data.batches.labelled import LabelBatch
 from wordloom.data.batches.masked import MaskedBatch
 from wordloom.data.batches.pairs import PairBatch
+from wordloom.data.batches.preferences import PreferenceBatch
 from wordloom.nn.head import head_loss
 
 
@@ -53,6 +54,41 @@ def _next_token_loss(head: Any, hidden: Tensor, targets: Tensor, smoothing: floa
     """Return the loss of ``head`` for hidden [B, T, D] and targets [B, T]."""
     total = head_loss(head, hidden.flatten(0, 1), targets.flatten(), smoothing=smoothing)
     return Loss(total, (targets != IGNORE).sum())
+
+
+def answer_logprobs(model: Any, tokens: Tensor, targets: Tensor) -> Tensor:
+    """Return the log-probability of each row's scored targets, in nats: tokens, targets [B, T] -> [B]."""
+    hidden = model.hidden(tokens)  # [B, T, D]
+    rows, places = (targets != IGNORE).nonzero(as_tuple=True)  # [n]
+    logits = model.lm_head(hidden[rows, places]).float()  # [n, V]
+    nats = F.cross_entropy(logits, targets[rows, places], reduction="none")  # [n]
+    return -torch.zeros(len(tokens), device=nats.device).index_add(0, rows, nats)
+
+
+class Preference:
+    """Direct preference optimisation (Rafailov et al. 2023, arXiv:2305.18290, equation 7).
+
+        -log sigmoid(beta ((log p(y_w) - log q(y_w)) - (log p(y_l) - log q(y_l))))
+
+    p is the model and q the reference, whose log-probabilities the batch has; y_w is the preferred answer.
+    The term of an answer times beta is its reward.
+    """
+
+    def __init__(self, beta: float = 0.1) -> None:
+        self.beta = beta
+
+    def __call__(self, model: Any, batch: PreferenceBatch) -> Loss:
+        margins = self.margins(answer_logprobs(model, batch.tokens, batch.targets), batch)
+        return Loss(-F.logsigmoid(margins).sum(), torch.tensor(len(margins), device=margins.device))
+
+    def margins(self, logprobs: Tensor, batch: PreferenceBatch) -> Tensor:
+        """Return the reward of each preferred answer minus that of the rejected one, [B]."""
+        preferred, rejected = logprobs.view(2, -1) - batch.reference.T
+        return self.beta * (preferred - rejected)
+
+    def counts(self, batch: PreferenceBatch) -> list[int]:
+        """Return the number of pairs."""
+        return [len(batch.reference)]
 
 
 def classification(model: Any, batch: LabelBatch) -> Loss:
@@ -231,9 +267,12 @@ class Translation:
 
 
 #: The objectives by name; each run creates an object of a class, because the object has state.
-OBJECTIVES: dict[str, Objective | type[Regression] | type[TruncatedBPTT] | type[Translation]] = {
+OBJECTIVES: dict[
+    str, Objective | type[Regression] | type[TruncatedBPTT] | type[Translation] | type[Preference]
+] = {
     "causal_lm": causal_lm,
     "instruction": instruction,
+    "preference": Preference,
     "classification": classification,
     "regression": Regression,
     "multiple_choice": classification,
