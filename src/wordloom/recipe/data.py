@@ -199,19 +199,28 @@ class QuestionData(RowLengths, DataSettings):
     """Allow questions without an answer (SQuAD v2)."""
 
 
-class InstructionData(DataSettings):
-    """Conversations, from which a causal model learns to answer."""
+class ChatData(DataSettings):
+    """The keys of conversations in a chat template."""
 
     template: str | None = None
     """Chat template: alpaca, chatml, llama2, plain, or a .jinja file. By default the tokenizer's own, else
     plain."""
     system: str | None = None
     """System message of conversations that have none."""
-    packing: bool = True
-    """Pack several conversations into a window of train.seq_len tokens; they do not see one another."""
     too_long: Literal["error", "drop", "cut"] = "error"
     """Treatment of a conversation of more than train.seq_len tokens: raise an error, leave it out (drop), or
     truncate it (cut)."""
+
+
+class InstructionData(ChatData):
+    """Conversations, from which a causal model learns to answer."""
+
+    packing: bool = True
+    """Pack several conversations into a window of train.seq_len tokens; they do not see one another."""
+
+
+class PreferenceData(ChatData):
+    """Prompts with a preferred and a rejected answer."""
 
 
 class TranslationData(Specials, Split, DataSettings):
@@ -251,4 +260,5 @@ DATA: dict[Objective, type[DataSettings]] = {
     "cosine_similarity": SentenceData,
     "translation": TranslationData,
     "instruction": InstructionData,
+    "preference": PreferenceData,
 }

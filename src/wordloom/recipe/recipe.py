@@ -28,6 +28,7 @@ _Bert = OnlyIf("kind", ("bert",))
 _Replace = OnlyIf("kind", ("replace",))
 _Trained = OnlyIf("kind")
 _Translation = OnlyIf("train.objective", ("translation",))
+_ADAPTED = ("causal_lm", "instruction", "preference")  # objectives of models that take an adapter
 
 AnyTable = TypeVar("AnyTable", bound=Table)
 
@@ -202,7 +203,9 @@ class Recipe(Table):
         default_factory=lambda: MaskingSettings.model_validate({})
     )
     """Masking of tokens."""
-    lora: Annotated[LoraTable | None, OnlyIf("train.objective", ("causal_lm", "instruction"))] = None
+    lora: Annotated[
+        LoraTable | None, OnlyIf("train.objective", ("causal_lm", "instruction", "preference"))
+    ] = None
     """Adapter to train instead of the model, from a checkpoint."""
     old_task: Annotated[OldTask | None, OnlyIf("train.objective", excluded=("translation",))] = None
     """Text of the starting checkpoint, to measure or prevent forgetting."""

@@ -20,6 +20,7 @@ Objective = Literal[
     "question_answering",
     "translation",
     "instruction",
+    "preference",
     "masked_lm",
     "masked_lm+next_sentence",
     "contrastive",
@@ -38,10 +39,18 @@ _WRITES = (*_NEXT_TOKEN, "instruction")
 WITH_LANGUAGE_MODEL = ("classification", "regression", "multiple_choice")
 
 #: Validation metrics for which lower values are better, and those for which higher values are.
-LOWER = ("loss", "perplexity", "bits_per_byte", "masked_loss", "masked_perplexity", "next_sentence_loss")
+LOWER = (
+    "loss",
+    "perplexity",
+    "bits_per_byte",
+    "masked_loss",
+    "masked_perplexity",
+    "next_sentence_loss",
+    "answer_loss",
+)
 HIGHER = (
     *("accuracy", "f1", "macro_f1", "matthews", "pearson", "spearman", "exact_match", "bleu", "chrf"),
-    *("masked_accuracy", "next_sentence_accuracy"),
+    *("masked_accuracy", "next_sentence_accuracy", "reward_accuracy", "reward_margin"),
 )
 
 # Conditions that several fields share.
@@ -102,6 +111,8 @@ class TrainSettings(Table):
     language_model_texts: Annotated[Literal["task", "old"], OnlyIf("language_model_weight")] = "task"
     """Text of that language-model loss: the task's own (task; classification, regression and multiple_choice
     by a causal model), or that of [old_task] (old)."""
+    beta: Annotated[float, OnlyIf("train.objective", ("preference",))] = Field(0.1, gt=0)
+    """Strength by which preference tuning keeps the model near its start (Rafailov et al. 2023)."""
     rehearsal_share: float | None = Field(None, gt=0, lt=1)
     """Share of the steps that train on the text of [old_task]."""
     similarity_scale: Annotated[float, _Contrastive] = Field(20.0, gt=0)

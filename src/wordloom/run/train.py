@@ -27,6 +27,7 @@ from wordloom.run.tasks.instruction import instruction_task
 from wordloom.run.tasks.lora import with_lora
 from wordloom.run.tasks.masked import masked_task
 from wordloom.run.tasks.old_task import Measured, check_old_head, with_old_task, write_losses
+from wordloom.run.tasks.preference import preference_task
 from wordloom.run.tasks.sentence_embeddings import sentence_task
 from wordloom.run.tasks.task import Task, total_steps
 from wordloom.run.tasks.translation.task import translation_task
@@ -328,6 +329,7 @@ def _run(trainer: Trainer, progress: TrainingProgress) -> str:
 TASKS: dict[str, Callable[[Recipe, Path | None, TrainingProgress], Task]] = {
     "causal_lm": causal_task,
     "instruction": instruction_task,
+    "preference": preference_task,
     "translation": translation_task,
     "truncated_bptt": causal_task,
     **dict.fromkeys(HEADS, head_task),

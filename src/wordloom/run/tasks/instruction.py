@@ -6,8 +6,8 @@ Ouyang et al. 2022, section 3.2 (arXiv:2203.02155); Taori et al. 2023 (Alpaca).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,42 +15,31 @@ from typing import Any
 from wordloom.data.batches.conversations import ConversationBatches, ConversationRows, conversation_rows
 from wordloom.data.ledgers import RowDigest, RowLedger
 from wordloom.data.rows.conversations import Conversation, conversations
-from wordloom.errors import RecipeError
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.generate import Sampling, complete
-from wordloom.models import body_config, family_of
 from wordloom.models.building.cost import flops_per_token
 from wordloom.objectives import objective
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import InstructionData
-from wordloom.run.prepare import divided, joined_fingerprint, ledger_json, recipe_tokenizer
+from wordloom.run.prepare import divided, joined_fingerprint, ledger_json
 from wordloom.run.tasks.building import (
-    check_length,
-    check_vocabulary_size,
-    new_config,
     new_model,
-    require_causal,
     set_up_causal,
-    takes_model_of_start,
-    with_recipe_attention,
 )
+from wordloom.run.tasks.conversing import chat_config, chat_tokenizer, end_ids
 from wordloom.run.tasks.task import Task, mean_loss
 from wordloom.text import Tokenizer
 from wordloom.text.chat import (
-    SHIPPED,
     ChatIds,
     ChatTemplate,
     Message,
     encode_chat,
     end_of_turn,
-    shipped_source,
     template_of,
 )
 from wordloom.training.plan import Costs
-from wordloom.weights import load_config, save_model
-
-_DEFAULT = "plain"  # the template of a tokenizer that has none
+from wordloom.weights import save_model
 
 
 @dataclass(frozen=True)
@@ -73,7 +62,7 @@ def instruction_task(recipe: Recipe, start: Path | None, progress: TrainingProgr
     """
     s, d = recipe.train, recipe.data_as(InstructionData)
     read = divided(recipe, _reader(d), "conversations")
-    tokenizer = _tokenizer(recipe, start, read["train"], progress)
+    tokenizer = chat_tokenizer(recipe, start, _messages(read["train"]), progress)
     template = template_of(tokenizer)
     end = end_of_turn(tokenizer, template)
     parts = {part: _read(recipe, tokenizer, template, rows, part) for part, rows in read.items()}
@@ -85,9 +74,9 @@ def instruction_task(recipe: Recipe, start: Path | None, progress: TrainingProgr
             f"packing     {len(batches.rows.places):,} conversations in {batches.samples_per_epoch:,} "
             f"windows of {s.seq_len:,} tokens; {batches.packed_share:.1%} of the positions hold tokens"
         )
-    config = _config(recipe, tokenizer, start)
+    config = chat_config(recipe, tokenizer, start)
     validation = parts.get("validation")
-    generation = {"eos_token_id": _ends(tokenizer, end)}
+    generation = {"eos_token_id": end_ids(tokenizer, end)}
     return Task(
         settings=s,
         batches=batches,
@@ -108,6 +97,10 @@ def instruction_task(recipe: Recipe, start: Path | None, progress: TrainingProgr
     )
 
 
+def _messages(rows: Sequence[Conversation]) -> Iterator[Message]:
+    return (message for row in rows for message in row.messages)
+
+
 def _reader(d: InstructionData) -> Callable[[Any], list[Conversation]]:
     """Return the function that reads a source, and gives a system message to conversations without one."""
 
@@ -122,42 +115,6 @@ def _reader(d: InstructionData) -> Callable[[Any], list[Conversation]]:
         ]
 
     return read
-
-
-def _tokenizer(
-    recipe: Recipe, start: Path | None, rows: Sequence[Conversation], progress: TrainingProgress
-) -> Tokenizer:
-    """Return the tokenizer of the checkpoint ``start`` or of the recipe, with the chat template."""
-    name = recipe.data_as(InstructionData).template
-    if start is not None:
-        tokenizer = Tokenizer.from_pretrained(start)
-    else:
-        texts = (message.content for row in rows for message in row.messages)
-        tokenizer = recipe_tokenizer(recipe, texts, progress, "conversations")
-    if name is None and tokenizer.chat_template is not None:
-        progress.say("template    that of the tokenizer")
-        return tokenizer
-    name = name or _DEFAULT
-    source = shipped_source(name) if name in SHIPPED else _template_file(name)
-    further = [token for token in SHIPPED.get(name, ()) if tokenizer.token_to_id(token) is None]
-    tokenizer = tokenizer.with_chat_template(source, further)
-    if tokenizer.eos_id is None and "eos_token" in source:
-        raise RecipeError(
-            f"data.template {name!r} ends answers with eos, and the tokenizer has no eos token; take chatml, "
-            "whose tokens are added, or another tokenizer"
-        )
-    progress.say(f"template    {name}" + (f", with new tokens {', '.join(further)}" if further else ""))
-    return tokenizer
-
-
-def _template_file(name: str) -> str:
-    path = Path(name).expanduser()
-    if path.suffix != ".jinja" or not path.is_file():
-        raise RecipeError(
-            f"data.template {name!r} is neither a template of Wordloom ({', '.join(SHIPPED)}) nor a .jinja "
-            "file that exists"
-        )
-    return path.read_text(encoding="utf-8")
 
 
 def _read(
@@ -199,21 +156,6 @@ def _ledger(rows: ConversationRows, part: str, digest: str) -> RowLedger:
     )
 
 
-def _config(recipe: Recipe, tokenizer: Tokenizer, start: Path | None) -> Any:
-    """Return the config of the model: that of ``start`` with room for further tokens, or a new one."""
-    if takes_model_of_start(recipe, start):
-        assert start is not None
-        config = with_recipe_attention(recipe, body_config(load_config(start)))
-        config = replace(config, vocab_size=max(config.vocab_size, tokenizer.vocab_size))
-    else:
-        config = new_config(recipe, tokenizer, recipe.train.seq_len)
-    require_causal(config, recipe)
-    recipe.check_family(family_of(config))
-    check_length(config, recipe.train.seq_len)
-    check_vocabulary_size(config, tokenizer)
-    return config
-
-
 def _evaluation(tokenizer: Tokenizer, validation: _Part) -> Callable[[Any], dict[str, float]]:
     """Return the function that scores the answers of the validation part."""
     rows, lengths = validation.batches.rows, tokenizer.byte_lengths()
@@ -244,11 +186,6 @@ def _signature(
     }
 
 
-def _ends(tokenizer: Tokenizer, end: int) -> list[int]:
-    """Return the ids that end generation: that of an answer, and eos."""
-    return [end] if tokenizer.eos_id in (None, end) else [end, tokenizer.eos_id]
-
-
 def _sampler(
     recipe: Recipe, tokenizer: Tokenizer, template: ChatTemplate, end: int, rows: Sequence[Conversation]
 ) -> Callable[[Any], str]:
@@ -261,7 +198,7 @@ def _sampler(
     sampling = Sampling(max_new_tokens=s.sample_tokens, seed=recipe.seed, past="slide")
 
     def sample(model: Any) -> str:
-        (answer,) = complete(model, tokenizer, [ids], sampling, eos_ids=_ends(tokenizer, end))
+        (answer,) = complete(model, tokenizer, [ids], sampling, eos_ids=end_ids(tokenizer, end))
         return f"{messages[-1].content} -> {answer.text.strip()}"
 
     return sample

@@ -1,0 +1,84 @@
+"""The tokenizer, the config and the end of answers of a model that is trained on conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from wordloom.errors import RecipeError
+from wordloom.models import body_config, family_of
+from wordloom.progress import TrainingProgress
+from wordloom.recipe import Recipe
+from wordloom.recipe.data import ChatData
+from wordloom.run.prepare import recipe_tokenizer
+from wordloom.run.tasks.building import (
+    check_length,
+    check_vocabulary_size,
+    new_config,
+    require_causal,
+    takes_model_of_start,
+    with_recipe_attention,
+)
+from wordloom.text import Tokenizer
+from wordloom.text.chat import SHIPPED, Message, shipped_source
+from wordloom.weights import load_config
+
+_DEFAULT = "plain"  # the template of a tokenizer that has none
+
+
+def chat_tokenizer(
+    recipe: Recipe, start: Path | None, messages: Iterable[Message], progress: TrainingProgress
+) -> Tokenizer:
+    """Return the tokenizer of the checkpoint ``start`` or of the recipe, with the chat template."""
+    name = recipe.data_as(ChatData).template
+    if start is not None:
+        tokenizer = Tokenizer.from_pretrained(start)
+    else:
+        texts = (message.content for message in messages)
+        tokenizer = recipe_tokenizer(recipe, texts, progress, "conversations")
+    if name is None and tokenizer.chat_template is not None:
+        progress.say("template    that of the tokenizer")
+        return tokenizer
+    name = name or _DEFAULT
+    source = shipped_source(name) if name in SHIPPED else _template_file(name)
+    further = [token for token in SHIPPED.get(name, ()) if tokenizer.token_to_id(token) is None]
+    tokenizer = tokenizer.with_chat_template(source, further)
+    if tokenizer.eos_id is None and "eos_token" in source:
+        raise RecipeError(
+            f"data.template {name!r} ends answers with eos, and the tokenizer has no eos token; take chatml, "
+            "whose tokens are added, or another tokenizer"
+        )
+    progress.say(f"template    {name}" + (f", with new tokens {', '.join(further)}" if further else ""))
+    return tokenizer
+
+
+def _template_file(name: str) -> str:
+    path = Path(name).expanduser()
+    if path.suffix != ".jinja" or not path.is_file():
+        raise RecipeError(
+            f"data.template {name!r} is neither a template of Wordloom ({', '.join(SHIPPED)}) nor a .jinja "
+            "file that exists"
+        )
+    return path.read_text(encoding="utf-8")
+
+
+def chat_config(recipe: Recipe, tokenizer: Tokenizer, start: Path | None) -> Any:
+    """Return the config of the model: that of ``start`` with room for further tokens, or a new one."""
+    if takes_model_of_start(recipe, start):
+        assert start is not None
+        config = with_recipe_attention(recipe, body_config(load_config(start)))
+        config = replace(config, vocab_size=max(config.vocab_size, tokenizer.vocab_size))
+    else:
+        config = new_config(recipe, tokenizer, recipe.train.seq_len)
+    require_causal(config, recipe)
+    recipe.check_family(family_of(config))
+    check_length(config, recipe.train.seq_len)
+    check_vocabulary_size(config, tokenizer)
+    return config
+
+
+def end_ids(tokenizer: Tokenizer, end: int) -> list[int]:
+    """Return the ids that end generation: that of an answer, and eos."""
+    return [end] if tokenizer.eos_id in (None, end) else [end, tokenizer.eos_id]

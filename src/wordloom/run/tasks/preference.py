@@ -1,0 +1,242 @@
+"""Preference tuning in a training run: direct preference optimisation (Rafailov et al. 2023).
+
+The reference is the model that the run starts from.  Its log-probabilities are computed once, before the
+first step, so that training holds one model.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wordloom.data.batches.causal import IGNORE, to_device
+from wordloom.data.batches.conversations import ConversationRows, conversation_rows
+from wordloom.data.batches.preferences import PreferenceBatches
+from wordloom.data.ledgers import RowDigest, RowLedger
+from wordloom.data.rows.conversations import Conversation, Preference, preferences
+from wordloom.errors import RecipeError
+from wordloom.evaluate.reading import tokenizer_name
+from wordloom.models.building.cost import flops_per_token
+from wordloom.models.building.lora import adapter_names, choose_adapter
+from wordloom.nn.evaluating import evaluating
+from wordloom.objectives import Preference as PreferenceObjective
+from wordloom.objectives import answer_logprobs
+from wordloom.progress import TrainingProgress
+from wordloom.recipe import Recipe
+from wordloom.recipe.data import PreferenceData
+from wordloom.run.prepare import divided, joined_fingerprint, ledger_json
+from wordloom.run.tasks.building import new_model, set_up_causal
+from wordloom.run.tasks.conversing import chat_config, chat_tokenizer, end_ids
+from wordloom.run.tasks.task import Task
+from wordloom.text import Tokenizer
+from wordloom.text.chat import ChatIds, ChatTemplate, Message, encode_chat, end_of_turn, template_of
+from wordloom.training import Trainer
+from wordloom.training.plan import Costs
+from wordloom.weights import load_model, save_model
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The pairs of one part, as batches, and the report on them."""
+
+    batches: PreferenceBatches
+    ledger: RowLedger
+
+
+def preference_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) -> Task:
+    """Return the task of preferring answers as the recipe's records do.
+
+    Raises RecipeError without ``start``, the checkpoint to begin with.
+    """
+    s, d = recipe.train, recipe.data_as(PreferenceData)
+    if recipe.start_from is None or start is None:
+        raise RecipeError(
+            'train.objective "preference" tunes a trained model; name it with --from CHECKPOINT'
+        )
+    left_out = Counter[str]()
+    read = divided(recipe, _reader(d, left_out), "preferences")
+    progress.say(f"{count:,} {what}" for what, count in left_out.items())
+    messages = (message for row in read["train"] for message in (*row.prompt, row.chosen))
+    tokenizer = chat_tokenizer(recipe, start, messages, progress)
+    template = template_of(tokenizer)
+    parts = {part: _read(recipe, tokenizer, template, rows, part) for part, rows in read.items()}
+    for each in parts.values():
+        progress.say(each.ledger.lines())
+    config = chat_config(recipe, tokenizer, start)
+    generation = {"eos_token_id": end_ids(tokenizer, end_of_turn(tokenizer, template))}
+    validation = parts.get("validation")
+    goal = PreferenceObjective(s.beta)
+
+    def set_up(trainer: Trainer) -> str:
+        words = set_up_causal(trainer, s, masked=False)
+        with _reference(trainer, Path(str(recipe.start_from)), tokenizer) as model:
+            for part in parts.values():
+                _fill(model, part.batches, trainer)
+        return f"{words}; the reference is {recipe.start_from}"
+
+    return Task(
+        settings=s,
+        batches=parts["train"].batches,
+        fingerprints={
+            "data": joined_fingerprint(part.batches.fingerprint for part in parts.values()),
+            "tokenizer": tokenizer.fingerprint,
+        },
+        ledger=ledger_json(parts),
+        build_model=lambda: new_model(recipe, config, start, progress, extra_tokens=True),
+        set_up=set_up,
+        evaluate=None if validation is None else lambda model: _metrics(model, goal, validation.batches),
+        scored={} if validation is None else _signature(recipe, tokenizer, template, validation),
+        objective=goal,
+        save=partial(save_model, tokenizer=tokenizer, generation=generation),
+        tokenizer=tokenizer,
+        generation=generation,
+        costs=_costs(config, parts["train"].batches),
+    )
+
+
+def _reader(d: PreferenceData, left_out: Counter[str]) -> Callable[[Any], list[Preference]]:
+    def read(sources: Any) -> list[Preference]:
+        found = list(preferences(sources, encoding_errors=d.row_errors, counts=left_out))
+        if d.system is None:
+            return found
+        first = Message("system", d.system)
+        return [
+            each if each.prompt[0].role == "system" else each._replace(prompt=(first, *each.prompt))
+            for each in found
+        ]
+
+    return read
+
+
+def _read(
+    recipe: Recipe, tokenizer: Tokenizer, template: ChatTemplate, found: Sequence[Preference], part: str
+) -> _Part:
+    """Return a part as batches; those of the training part are permuted."""
+    s, d = recipe.train, recipe.data_as(PreferenceData)
+
+    def encode(conversation: Conversation) -> ChatIds:
+        ids = encode_chat(tokenizer, template, conversation.messages, place=conversation.place)
+        first = len(encode_chat(tokenizer, template, conversation.messages[:-1], prompt=True).ids)
+        return ChatIds(ids.ids, [i >= first and scored for i, scored in enumerate(ids.scored)])
+
+    fitting = list(found)
+    if d.too_long == "drop":  # a pair whose answers do not both fit
+        fitting = [
+            each
+            for each in found
+            if all(
+                len(encode_chat(tokenizer, template, [*each.prompt, answer]).ids) - 1 <= s.seq_len
+                for answer in (each.chosen, each.rejected)
+            )
+        ]
+    settings: dict[str, Any] = {"longest": s.seq_len, "too_long": d.too_long, "unknown": tokenizer.unk_id}
+    sides = [
+        conversation_rows(
+            encode,
+            [Conversation((*each.prompt, getattr(each, side)), each.place) for each in fitting],
+            **settings,
+        )
+        for side in ("chosen", "rejected")
+    ]
+    batches = PreferenceBatches(
+        *sides,
+        pad_id=tokenizer.pad_id or 0,
+        seed=recipe.seed,
+        order="permutation" if part == "train" else "sequential",
+        alike=s.batch_size if part == "train" else 1,
+    )
+    digest = RowDigest(
+        [[list(message) for message in (*each.prompt, each.chosen, each.rejected)] for each in found]
+    )
+    return _Part(batches, _ledger(sides, part, len(found) - len(fitting), str(digest)))
+
+
+def _ledger(sides: Sequence[ConversationRows], part: str, dropped: int, digest: str) -> RowLedger:
+    return RowLedger(
+        part=part,
+        rows=len(sides[0].places),
+        terms=sum(len(side.tokens.ids) for side in sides),
+        unknown=sum(side.tokens.unknown for side in sides),
+        cut=sum(side.tokens.cut for side in sides),
+        text=digest,
+        noun="preferences",
+        counts={"scored": sum(int(side.scored.sum()) for side in sides), "left_out": dropped},
+    )
+
+
+@contextmanager
+def _reference(trainer: Trainer, start: Path, tokenizer: Tokenizer) -> Iterator[Any]:
+    """Yield the model that the run starts from: the base of an adapter, or a second model for a while."""
+    names = adapter_names(trainer.model)
+    if names:
+        choose_adapter(trainer.model, None)
+        try:
+            with evaluating(trainer.model):
+                yield trainer.model
+        finally:
+            choose_adapter(trainer.model, names[0])
+        return
+    model: Any = load_model(start, dtype=torch.float32).to(trainer.device)
+    if model.config.vocab_size < tokenizer.vocab_size:
+        raise RecipeError(
+            f"the template adds tokens that the reference {start} does not have; tune it on instructions in "
+            "this template first"
+        )
+    yield model.eval()
+
+
+@torch.no_grad()
+def _fill(model: Any, batches: PreferenceBatches, trainer: Trainer) -> None:
+    """Compute the reference's log-probabilities of all answers."""
+    for rows in batches.passes():
+        batch = to_device(batches.pairs(rows), trainer.device)
+        with trainer.precision.autocast():
+            found = answer_logprobs(model, batch.tokens, batch.targets)
+        batches.reference[rows] = found.view(2, -1).T.float().cpu().numpy()
+
+
+@torch.no_grad()
+def _metrics(model: Any, goal: PreferenceObjective, batches: PreferenceBatches) -> dict[str, float]:
+    """Return the loss, the share of pairs whose preferred answer has the higher reward, the mean margin, and
+    the loss of a token of the preferred answers."""
+    device = next(model.parameters()).device
+    total = {"loss": 0.0, "reward_accuracy": 0.0, "reward_margin": 0.0}
+    nats = tokens = 0.0
+    for rows in batches.passes():
+        batch = to_device(batches.pairs(rows), device)
+        logprobs = answer_logprobs(model, batch.tokens, batch.targets)
+        margins = goal.margins(logprobs, batch)
+        total["loss"] += float(-torch.nn.functional.logsigmoid(margins).sum())
+        total["reward_accuracy"] += float((margins > 0).sum())
+        total["reward_margin"] += float(margins.sum())
+        preferred = len(rows)
+        nats -= float(logprobs[:preferred].sum())
+        tokens += float((batch.targets[:preferred] != IGNORE).sum())
+    means = {name: value / batches.samples_per_epoch for name, value in total.items()}
+    return {**means, "answer_loss": nats / tokens}
+
+
+def _signature(
+    recipe: Recipe, tokenizer: Tokenizer, template: ChatTemplate, validation: _Part
+) -> dict[str, object]:
+    return {
+        "data": validation.batches.fingerprint[:8],
+        "text": validation.ledger.text,
+        "tok": tokenizer_name(tokenizer),
+        "template": str(RowDigest([template.source])),
+        "beta": recipe.train.beta,
+        "max": recipe.train.seq_len,
+    }
+
+
+def _costs(config: Any, batches: PreferenceBatches) -> Costs:
+    tokens = batches.tokens_per_sample
+    flops = flops_per_token(config, context=max(1, round(tokens / 2))).training
+    return Costs(flops_per_token=flops, tokens_per_sample=tokens, dense=True)

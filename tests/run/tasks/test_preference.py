@@ -1,0 +1,99 @@
+"""Preference tuning: rewards grow apart, the reference stays, and a run resumes to the same bits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.run.tasks.test_instruction import RECORDS, recipe_in
+
+from wordloom.errors import RecipeError
+from wordloom.run import train
+
+PAIRS = [
+    {"instruction": record["instruction"], "input": record.get("input", ""),
+     "chosen": record["output"] + " yes", "rejected": "no " + record["output"]}
+    for record in RECORDS
+]  # fmt: skip
+RECIPE = """
+seed = 3
+[data]
+train = "{place}/pairs.json"
+template = "plain"
+validation_fraction = 0.2
+[train]
+objective = "preference"
+steps = 6
+seq_len = 192
+batch_size = 3
+learning_rate = 1e-3
+precision = "fp32"
+evaluate_every = 3
+save_every = 3
+beta = 0.5
+"""
+
+
+def preference_recipe(place: Path, family: str = "llama") -> str:
+    recipe_in(place, family)
+    (place / "pairs.json").write_text(json.dumps(PAIRS))
+    (place / "preference.toml").write_text(RECIPE.format(place=place))
+    return str(place / "preference.toml")
+
+
+def metrics(folder: Path) -> list[dict[str, float]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line["validation"] if "validation" in line else line for line in lines]
+
+
+@pytest.mark.parametrize("settings", [[], ["lora.rank=4"], ["lora.rank=4", "lora.base=int8"]])
+def test_rewards_grow_apart(settings: list[str], tmp_path: Path) -> None:
+    recipe = preference_recipe(tmp_path)
+    asked = [*settings, "train.steps=60", "train.learning_rate=1e-2", "train.evaluate_every=0"]
+    done = train(recipe, asked, out=tmp_path / "run", start_from=tmp_path / "body")
+    assert done.metrics["reward_accuracy"] == 1
+    assert done.metrics["reward_margin"] > 0.5
+    assert done.metrics["loss"] < 0.6931
+    assert done.metrics["answer_loss"] > 0
+
+
+@pytest.mark.parametrize("family", ["gpt2", "rnn"])
+def test_the_first_loss_is_that_of_equal_models(family: str, tmp_path: Path) -> None:
+    recipe = preference_recipe(tmp_path, family)
+    done = train(
+        recipe,
+        ["train.steps=1", "train.learning_rate=1e-12"],
+        out=tmp_path / "run",
+        start_from=tmp_path / "body",
+    )
+    assert done.metrics["loss"] == pytest.approx(0.693147, abs=1e-4)
+    assert done.metrics["reward_margin"] == pytest.approx(0, abs=1e-4)
+
+
+@pytest.mark.parametrize("settings", [[], ["lora.rank=2"]])
+def test_a_run_cut_short_ends_with_the_same_bits(settings: list[str], tmp_path: Path) -> None:
+    recipe, body = preference_recipe(tmp_path), tmp_path / "body"
+    asked = [*settings, "train.keep_last=9"]
+    weights = "adapter_model.safetensors" if settings else "model.safetensors"
+    train(recipe, asked, out=tmp_path / "whole", start_from=body)
+    train(recipe, asked, out=tmp_path / "cut", start_from=body)
+    (tmp_path / "cut" / weights).unlink()
+    shutil.rmtree(tmp_path / "cut" / "checkpoints" / "step-6")
+    train(recipe, asked, out=tmp_path / "cut", resume=True)
+    one, other = (load_file(tmp_path / name / weights) for name in ("whole", "cut"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    recipe, body = preference_recipe(tmp_path), tmp_path / "body"
+    scratch = ["tokenizer.kind=byte", "model.family=llama"]
+    with pytest.raises(RecipeError, match="tunes a trained model; name it with --from"):
+        train(recipe, scratch, out=tmp_path / "run")
+    with pytest.raises(RecipeError, match=r"the template adds tokens that the reference .* does not have"):
+        train(recipe, ["data.template=chatml"], out=tmp_path / "run", start_from=body)
+    with pytest.raises(RecipeError, match="packing"):
+        train(recipe, ["data.packing=false"], out=tmp_path / "run", start_from=body)
