@@ -45,11 +45,6 @@ def preference_recipe(place: Path, family: str = "llama") -> str:
     return str(place / "preference.toml")
 
 
-def metrics(folder: Path) -> list[dict[str, float]]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [line["validation"] if "validation" in line else line for line in lines]
-
-
 @pytest.mark.parametrize("settings", [[], ["lora.rank=4"], ["lora.rank=4", "lora.base=int8"]])
 def test_rewards_grow_apart(settings: list[str], tmp_path: Path) -> None:
     recipe = preference_recipe(tmp_path)
