@@ -277,6 +277,9 @@ def recurrence(rng: random.Random, drawn: Drawn) -> None:
     layer = Recurrent(dim=D, hidden_dim=H, **settings)
     for p in layer.parameters():
         p.data = tensor(rng, *p.shape, scale=0.3 / max(1.0, H**0.5 / 3))
+    if settings["cell"] == "rnn_relu" and low:  # near the kink, rounding decides which units are active
+        for p in layer.parameters():
+            p.data = 0.1 * p.data if p.dim() > 1 else torch.where(p.data < 0, -1.0, 1.0)
     x = tensor(rng, T, B, D).transpose(0, 1).requires_grad_()  # not contiguous
     state = tuple(tensor(rng, B, n, scale=0.5).requires_grad_() for n in layer.state_dims)
     where = {which: tensor(rng, B, T) < 0.5 if which in masks else None for which in ("attend", "starts")}
