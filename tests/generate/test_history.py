@@ -93,6 +93,18 @@ def test_a_text_that_slides_out_of_its_window_is_read_again() -> None:
         text += [*made, 5]
 
 
+def test_a_text_that_was_never_continued_is_no_obstacle() -> None:
+    model = a_model(random.Random(), "llama")
+    history, sampling = History(model), Sampling(temperature=0, max_new_tokens=4)
+    history.continued([1, 2, 3], sampling)  # no token is taken
+    expected = [step.id for step in steps(model, [[4, 5]], sampling)]
+    assert [step.id for step in history.continued([4, 5], sampling)] == expected
+    with pytest.raises(GenerationError, match="max_seq_len 400"):
+        history.continued([4, 5, *[1] * 500], sampling)
+    assert [step.id for step in history.continued([4, 5], sampling)] == expected
+    assert history.n_read == 1
+
+
 def test_one_row_only() -> None:
     model = a_model(random.Random(), "llama")
     with pytest.raises(GenerationError, match=r"a history has one row, not 2"):

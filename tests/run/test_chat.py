@@ -98,6 +98,28 @@ def test_turns_are_undone_retried_edited_and_loaded() -> None:
         chat.load([Message("user", "a"), Message("user", "b")])
 
 
+def test_a_question_that_does_not_fit_leaves_the_last_turn() -> None:
+    chat = a_chat(
+        random.Random(), "plain", "gpt2", room=60, sampling=Sampling(temperature=0, max_new_tokens=5)
+    )
+    list(chat.ask("count"))
+    before = chat.messages
+    with pytest.raises(ChatError, match="the context holds 60"):
+        chat.edit("count " * 60)
+    assert chat.messages == before
+
+
+def test_an_answer_ends_at_a_stop_id() -> None:
+    chat = a_chat(random.Random(), "plain", sampling=Sampling(temperature=0, max_new_tokens=8))
+    list(chat.ask("count"))
+    written = chat._turns[-1].ids[-4]  # one of the tokens that the answer has
+    chat.sampling = Sampling(temperature=0, max_new_tokens=8, stop_ids=(written,))
+    "".join(chat.retry())
+    assert chat.usage is not None
+    assert chat.usage.finish_reason == "stop"
+    assert chat._turns[-1].ids[-2:] == (written, chat.end)
+
+
 def test_an_answer_that_is_stopped_early_is_kept() -> None:
     chat = a_chat(random.Random(), "plain", sampling=Sampling(temperature=0, max_new_tokens=30))
     pieces = chat.ask("count")

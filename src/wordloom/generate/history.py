@@ -17,12 +17,12 @@ class History:
     """The ids of one text and the cache of what a model has read of them.
 
     Each call of :meth:`continued` gives the whole text so far.  The model reads only what follows the longest
-    beginning that the cache has: a new turn, or all behind an edit.  A recurrent state cannot be cut back, so
-    that an edit is read from the start.
+    beginning that the cache holds: a new turn, or what stands behind an edit.  A recurrent state cannot be
+    truncated, so an edited text is read from the start.
 
     Attributes:
-        ids: the ids that the cache has.
-        n_read: how many ids of the last prompt were read.
+        ids: the ids that the cache holds.
+        n_read: the number of ids of the last prompt that the model read.
     """
 
     def __init__(self, model: Any, *, fast: bool = True, speculate: NewDrafter | None = None) -> None:
@@ -37,13 +37,15 @@ class History:
     ) -> Generator[Step, None, None]:
         """Yield the tokens that continue ``ids``; arguments and errors as in :func:`wordloom.generate.steps`.
 
-        If the iterator is closed early, the tokens up to there count.
+        If the iterator is closed early, the tokens up to there stay in the cache.  The next call ends the
+        iterator.
 
         Raises GenerationError for several samples.
         """
         if sampling is not None and sampling.samples > 1:
             raise GenerationError(f"a history has one row, not {sampling.samples}; ask for one sample")
         prompt = token_ids(ids, "the prompt")
+        self.engine.evict(self.engine.live)
         begun = self._begun(prompt)
         self.n_read = len(prompt) - (0 if begun is None else begun.length)
         engine = self.engine
@@ -82,4 +84,5 @@ class History:
             self._cache.truncate(length)
         except GenerationError:  # a state, or a ring that has lost the tokens before
             return None
+        self.ids = self.ids[:length]
         return Begun(self._cache, length)

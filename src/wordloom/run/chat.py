@@ -17,12 +17,18 @@ from wordloom.text import Tokenizer
 from wordloom.text.chat import ChatTemplate, Message, encode_chat, end_of_turn, template_of
 
 WhenFull = Literal["stop", "drop", "slide"]
-WHEN_FULL: tuple[WhenFull, ...] = ("stop", "drop", "slide")
 _LEAST = 64  # tokens that an answer without a limit should have room for
 
 
 class Usage(NamedTuple):
-    """What an answer took: tokens read and written, seconds to the first token, and in all."""
+    """The cost of an answer.
+
+    Attributes:
+        read, written: the numbers of tokens that the model read and wrote for it.
+        first_seconds: the seconds from the question to the first token.
+        seconds: the seconds from the question to the end.
+        finish_reason: why the answer ended.
+    """
 
     read: int
     written: int
@@ -50,8 +56,8 @@ class _Turn:
 class Chat:
     """A conversation with a model.
 
-    The ids of earlier turns stay as they were read and written, so the cache holds them and no turn is read
-    twice.  After :meth:`undo` or an edit, what is behind it is read anew.
+    The ids of earlier turns stay as they were read and written.  The cache holds them, so no turn is read
+    twice.  After :meth:`undo` or :meth:`edit`, the model reads what follows the unchanged turns.
 
     Attributes:
         model, tokenizer: the model and its tokenizer, which has a chat template.
@@ -60,8 +66,8 @@ class Chat:
             dropped ("drop"), or the oldest tokens slide out ("slide").
         eos_ids: further ids that end an answer.
         speculate: makes drafts; see :mod:`wordloom.generate.speculation`.
-        dropped: how many turns were dropped for the last answer.
-        usage: that of the last answer; None before the first.
+        dropped: how many turns were dropped to make room for the last answer.
+        usage: the cost of the last answer; None before the first.
     """
 
     model: Any
@@ -90,7 +96,7 @@ class Chat:
 
     @property
     def system(self) -> str | None:
-        """The system message; setting it begins with the same turns, which are then read anew."""
+        """The system message; None for none.  After a change, the model reads all turns again."""
         return None if self._system is None else self._system.content
 
     @system.setter
@@ -124,16 +130,23 @@ class Chat:
 
     def retry(self) -> Iterator[str]:
         """Yield another answer to the last question; raises ChatError without one."""
-        turn = self.undo()
-        if turn is None:
+        if not self._turns:
             raise ChatError("there is no answer to replace; ask something first")
-        return self.ask(turn.question.content)
+        return self.edit(self._turns[-1].question.content)
 
     def edit(self, question: str) -> Iterator[str]:
-        """Replace the last question and yield the answer to the new one; raises ChatError without one."""
-        if self.undo() is None:
+        """Replace the last question and yield the answer to the new one.
+
+        Raises ChatError without a question, and as :meth:`ask`; the last turn then stays.
+        """
+        last = self.undo()
+        if last is None:
             raise ChatError("there is no question to replace; ask something first")
-        return self.ask(question)
+        try:
+            return self.ask(question)
+        except ChatError:
+            self._turns.append(last)
+            raise
 
     def clear(self) -> None:
         """Remove all turns; the system message stays."""
@@ -158,7 +171,7 @@ class Chat:
     # -- ids -------------------------------------------------------------------------------------------
 
     def _rebuild(self, turns: list[tuple[Message, Message]]) -> None:
-        """Encode these turns from the start."""
+        """Replace all turns by these, which are encoded again."""
         self._turns = []
         for question, answer in turns:
             ids = encode_chat(self.tokenizer, self.template, [*self.messages, question, answer]).ids
@@ -200,6 +213,7 @@ class Chat:
         """Yield the answer in pieces, and keep both as a turn."""
         began, first = time.perf_counter(), 0.0
         ends = (self.end, *self.eos_ids)
+        silent = {*ends, *sampling.stop_ids}  # tokens that end an answer are not decoded
         watch = StopWatch(self.tokenizer.stream_decoder(prompt, skip_special_tokens=True), sampling.stop)
         texts: list[str] = []
         ids: list[int] = []
@@ -220,7 +234,7 @@ class Chat:
             for step in steps:
                 first = first or time.perf_counter() - began
                 ids.append(step.id)
-                text = "" if step.id in ends else new.pop(0)
+                text = "" if step.id in silent else new.pop(0)
                 if step.finish_reason is not None:
                     reason = step.finish_reason
                     text += watch.flush()

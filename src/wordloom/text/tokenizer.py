@@ -365,12 +365,8 @@ class Tokenizer:
         TokenizerError if one of them is an ordinary token of the vocabulary.
         """
         names = (start, between, end)
-        new = [] if all(self._ids.get(name) in self.special_ids for name in names) else names
-        if taken := [name for name in new if name in self._ids]:
-            raise TokenizerError(f"the vocabulary already has a token '{taken[0]}': use another tokenizer")
-        added = [special.added_token(name, self.vocab_size + n) for n, name in enumerate(new)]
-        added = [*self._definition["added_tokens"], *added]
-        extended = self._changed(self._config, added_tokens=added)
+        has_all = all(self._ids.get(name) in self.special_ids for name in names)
+        extended = self if has_all else self._with_special_tokens(names)
         first, second, last = (extended._ids[name] for name in names)
         bos = () if self.bos_id is None else (self.bos_id,)
         return extended.with_frame((*bos, first), (second,), (last,), instead=True)
@@ -380,12 +376,16 @@ class Tokenizer:
 
         Raises TokenizerError if one of them is an ordinary token of the vocabulary.
         """
-        if taken := [name for name in tokens if name in self._ids]:
-            raise TokenizerError(f"the vocabulary already has a token '{taken[0]}': use another template")
-        added = [special.added_token(name, self.vocab_size + n) for n, name in enumerate(tokens)]
-        added = [*self._definition["added_tokens"], *added]
-        definition = {**self._definition, "added_tokens": added}
-        return Tokenizer(definition, self._config, chat_template=source, training_report=self.training_report)
+        tokenizer = self._with_special_tokens(tokens)
+        tokenizer.chat_template = source
+        return tokenizer
+
+    def _with_special_tokens(self, names: Sequence[str]) -> Tokenizer:
+        """Return a tokenizer with these special tokens at the next free ids."""
+        if taken := [name for name in names if name in self._ids]:
+            raise TokenizerError(f"the vocabulary already has a token '{taken[0]}': use another tokenizer")
+        added = [special.added_token(name, self.vocab_size + n) for n, name in enumerate(names)]
+        return self._changed(self._config, added_tokens=[*self._definition["added_tokens"], *added])
 
     def _changed(self, config: Mapping[str, Any], **parts: Any) -> Tokenizer:
         """Return a tokenizer with another configuration and other ``parts`` of the definition."""

@@ -82,3 +82,10 @@ def chat_config(recipe: Recipe, tokenizer: Tokenizer, start: Path | None) -> Any
 def end_ids(tokenizer: Tokenizer, end: int) -> list[int]:
     """Return the ids that end generation: that of an answer, and eos."""
     return [end] if tokenizer.eos_id in (None, end) else [end, tokenizer.eos_id]
+
+
+def with_system_message(messages: tuple[Message, ...], text: str | None) -> tuple[Message, ...]:
+    """Return ``messages`` with the system message ``text`` first, unless they have one or it is None."""
+    if text is None or messages[0].role == "system":
+        return messages
+    return (Message("system", text), *messages)

@@ -27,7 +27,7 @@ from wordloom.run.tasks.building import (
     new_model,
     set_up_causal,
 )
-from wordloom.run.tasks.conversing import chat_config, chat_tokenizer, end_ids
+from wordloom.run.tasks.conversing import chat_config, chat_tokenizer, end_ids, with_system_message
 from wordloom.run.tasks.task import Task, mean_loss
 from wordloom.text import Tokenizer
 from wordloom.text.chat import (
@@ -102,19 +102,11 @@ def _messages(rows: Sequence[Conversation]) -> Iterator[Message]:
 
 
 def _reader(d: InstructionData) -> Callable[[Any], list[Conversation]]:
-    """Return the function that reads a source, and gives a system message to conversations without one."""
-
-    def read(sources: Any) -> list[Conversation]:
-        found = list(conversations(sources, encoding_errors=d.row_errors))
-        if d.system is None:
-            return found
-        first = Message("system", d.system)
-        return [
-            each if each.messages[0].role == "system" else each._replace(messages=(first, *each.messages))
-            for each in found
-        ]
-
-    return read
+    """Return the function that reads the conversations of a source, with the recipe's system message."""
+    return lambda sources: [
+        each._replace(messages=with_system_message(each.messages, d.system))
+        for each in conversations(sources, encoding_errors=d.row_errors)
+    ]
 
 
 def _read(

@@ -33,10 +33,10 @@ from wordloom.recipe import Recipe
 from wordloom.recipe.data import PreferenceData
 from wordloom.run.prepare import divided, joined_fingerprint, ledger_json
 from wordloom.run.tasks.building import new_model, set_up_causal
-from wordloom.run.tasks.conversing import chat_config, chat_tokenizer, end_ids
+from wordloom.run.tasks.conversing import chat_config, chat_tokenizer, end_ids, with_system_message
 from wordloom.run.tasks.task import Task
 from wordloom.text import Tokenizer
-from wordloom.text.chat import ChatIds, ChatTemplate, Message, encode_chat, end_of_turn, template_of
+from wordloom.text.chat import ChatIds, ChatTemplate, encode_chat, end_of_turn, template_of
 from wordloom.training import Trainer
 from wordloom.training.plan import Costs
 from wordloom.weights import load_model, save_model
@@ -102,17 +102,11 @@ def preference_task(recipe: Recipe, start: Path | None, progress: TrainingProgre
 
 
 def _reader(d: PreferenceData, left_out: Counter[str]) -> Callable[[Any], list[Preference]]:
-    def read(sources: Any) -> list[Preference]:
-        found = list(preferences(sources, encoding_errors=d.row_errors, counts=left_out))
-        if d.system is None:
-            return found
-        first = Message("system", d.system)
-        return [
-            each if each.prompt[0].role == "system" else each._replace(prompt=(first, *each.prompt))
-            for each in found
-        ]
-
-    return read
+    """Return the function that reads the preferences of a source, with the recipe's system message."""
+    return lambda sources: [
+        each._replace(prompt=with_system_message(each.prompt, d.system))
+        for each in preferences(sources, encoding_errors=d.row_errors, counts=left_out)
+    ]
 
 
 def _read(
