@@ -78,8 +78,8 @@ def load_parameter(folder: str | Path, name: str) -> Tensor:
 def weights_fingerprint(folder: str | Path) -> str:
     """Return 16 hex digits of SHA-256 over the names, shapes and some numbers of the matrices of a folder.
 
-    Two precisions of the same weights have different fingerprints only by chance of rounding: the numbers are
-    compared in bfloat16.  Raises CheckpointError as :func:`load_model`.
+    Copies of the same weights in float32 and bfloat16 have the same fingerprint, because the numbers are
+    rounded to bfloat16.  Raises CheckpointError as :func:`load_model`.
     """
     folder = Path(folder)
     config = load_config(folder)

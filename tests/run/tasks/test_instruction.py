@@ -15,6 +15,7 @@ from wordloom.errors import ChatError, DataError, RecipeError, WordloomError
 from wordloom.generate import Sampling, complete
 from wordloom.models import GPT2Config, LlamaConfig, RNNConfig, build
 from wordloom.run import train
+from wordloom.run.checkpoint.kinds import next_command
 from wordloom.text import Tokenizer
 from wordloom.text.chat import Message, encode_chat, end_of_turn, template_of
 from wordloom.weights import load_model, save_model
@@ -172,6 +173,7 @@ def test_the_log_counts_what_is_scored_and_left_out(
     assert "tokens are scored, those of answers" in said
     assert "% of the positions hold tokens" in said
     assert "step 3 writes:\nName the colour. -> " in said
+    assert next_command(tmp_path / "run") == f"wordloom chat {tmp_path / 'run'}"
 
 
 def test_the_base_task_is_measured_and_rehearsed(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from wordloom.errors import CheckpointError
 from wordloom.models import TaskConfig, encodes, family_of, translates
-from wordloom.recipe.data import CausalData
+from wordloom.recipe.data import CausalData, ChatData
 from wordloom.run.checkpoint import evaluate, predict
 from wordloom.run.checkpoint.loaders import (
     Checkpoint,
@@ -129,6 +129,8 @@ def _is_family(family: str) -> Callable[[Any], bool]:
 
 def _try_language_model(folder: str, checkpoint: Checkpoint) -> str:
     data = None if checkpoint.recipe is None else checkpoint.recipe.data
+    if isinstance(data, ChatData):
+        return f"chat {folder}"
     if isinstance(data, CausalData) and data.label_prefix:
         return f'generate {folder} --prompt "<LABEL>" --specials interpret'
     return f'generate {folder} --prompt "..."'
