@@ -165,6 +165,19 @@ def test_an_adapter_begins_as_its_base_and_merges_exactly(trial: int, tmp_path: 
     save_model(model, tmp_path / "merged")  # a model like any other
 
 
+def test_a_row_of_zeros_stays_one_under_dora() -> None:
+    model = build(a_config(random.Random(), "llama")).eval()
+    layer = model.blocks[0].feed_forward.up_proj
+    with torch.no_grad():
+        layer.weight[0] = 0
+    tokens = torch.randint(0, V, (1, 5))
+    before = logits_of(model, tokens)
+    add_adapter(model, LoraSettings(rank=2, dora=True), matching_layers(model, DEFAULT_TARGETS))
+    torch.testing.assert_close(logits_of(model, tokens), before, rtol=1e-5, atol=1e-6)
+    merge_adapter(model, "default")
+    torch.testing.assert_close(logits_of(model, tokens), before, rtol=1e-5, atol=1e-6)
+
+
 def test_several_adapters_are_chosen_by_name(tmp_path: Path) -> None:
     rng = random.Random()
     model = build(a_config(rng, "llama")).eval()

@@ -84,7 +84,7 @@ class LowRank(nn.Module):
             return None
         with torch.no_grad(), torch.autocast(self.A.device.type, enabled=False):
             norms = (float_weight(base).float() + self.update()).norm(dim=1)
-        return self.m / norms
+        return self.m / torch.where(norms == 0, 1, norms)  # a row of zeros stays one
 
     @torch.no_grad()
     def merged(self, base: Base) -> Tensor:
