@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from tests.run.tasks.test_instruction import RECORDS, recipe_in
 
 from wordloom.errors import RecipeError
 from wordloom.run import train
+from wordloom.run.tasks.preference import last_answer
+from wordloom.text import Tokenizer
+from wordloom.text.chat import ChatIds, Message, encode_chat, shipped_source, template_of
 
 PAIRS = [
     {"instruction": record["instruction"], "input": record.get("input", ""),
@@ -81,6 +85,24 @@ def test_a_run_cut_short_ends_with_the_same_bits(settings: list[str], tmp_path: 
     train(recipe, asked, out=tmp_path / "cut", resume=True)
     one, other = (load_file(tmp_path / name / weights) for name in ("whole", "cut"))
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_only_the_last_answer_of_a_conversation_is_compared() -> None:
+    rng = random.Random()
+    tokenizer = Tokenizer.train(
+        [text for pair in PAIRS for text in pair.values()], kind="bpe", vocab_size=300
+    )
+    for name in ("plain", "alpaca", "llama2"):
+        template = template_of(tokenizer, shipped_source(name))
+        for _ in range(10):
+            texts = ["".join(rng.choices([" ", "\n", "a", "green", ":"], k=4)) + "." for _ in range(4)]
+            earlier = [Message("user", texts[0]), Message("assistant", texts[1]), Message("user", texts[2])]
+            chat = encode_chat(tokenizer, template, [*earlier, Message("assistant", texts[3])])
+            scored = [i for i, is_scored in zip(chat.ids, last_answer(chat).scored, strict=True) if is_scored]
+            assert tokenizer.decode(scored, skip_special_tokens=True).strip() == texts[3].strip()
+            assert scored[-1] == tokenizer.eos_id
+    nothing = ChatIds([1, 2], [False, False])
+    assert last_answer(nothing) == nothing
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:

@@ -109,6 +109,13 @@ def _reader(d: PreferenceData, left_out: Counter[str]) -> Callable[[Any], list[P
     ]
 
 
+def last_answer(chat: ChatIds) -> ChatIds:
+    """Return ``chat`` with its last answer scored alone; both answers of a pair follow the same earlier ones."""
+    last = max((i for i, scored in enumerate(chat.scored) if scored), default=-1)
+    before = max((i for i in range(last) if not chat.scored[i]), default=-1)
+    return ChatIds(chat.ids, [before < i <= last for i in range(len(chat.ids))])
+
+
 def _read(
     recipe: Recipe, tokenizer: Tokenizer, template: ChatTemplate, found: Sequence[Preference], part: str
 ) -> _Part:
@@ -116,9 +123,7 @@ def _read(
     s, d = recipe.train, recipe.data_as(PreferenceData)
 
     def encode(conversation: Conversation) -> ChatIds:
-        ids = encode_chat(tokenizer, template, conversation.messages, place=conversation.place)
-        first = len(encode_chat(tokenizer, template, conversation.messages[:-1], prompt=True).ids)
-        return ChatIds(ids.ids, [i >= first and scored for i, scored in enumerate(ids.scored)])
+        return last_answer(encode_chat(tokenizer, template, conversation.messages, place=conversation.place))
 
     fitting = list(found)
     if d.too_long == "drop":  # a pair whose answers do not both fit
