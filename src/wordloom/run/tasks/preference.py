@@ -110,7 +110,7 @@ def _reader(d: PreferenceData, left_out: Counter[str]) -> Callable[[Any], list[P
 
 
 def last_answer(chat: ChatIds) -> ChatIds:
-    """Return ``chat`` with its last answer scored alone; both answers of a pair follow the same earlier ones."""
+    """Return ``chat`` with its last answer scored alone: the earlier ones belong to both sides of a pair."""
     last = max((i for i, scored in enumerate(chat.scored) if scored), default=-1)
     before = max((i for i in range(last) if not chat.scored[i]), default=-1)
     return ChatIds(chat.ids, [before < i <= last for i in range(len(chat.ids))])
