@@ -313,6 +313,9 @@ def _explain(error: ValidationError, kind: type[Table]) -> str:
         return f"'{where}' is missing{more}"
     if first["type"] == "value_error":
         return str(first["ctx"]["error"]) + more
+    if first["type"] == "literal_error":
+        allowed = first["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+        return f"'{where}' cannot be {given!r}; {did_you_mean(str(given), allowed)}{more}"
     return f"'{where}' cannot be {given!r}: {first['msg'][0].lower()}{first['msg'][1:]}{more}"
 
 

@@ -228,7 +228,7 @@ def test_mistakes_are_told(tuned, tmp_path):
 
     for setting in ("data.unique=true", "data.max_query=9", "train.language_model_weight=0.5"):
         assert "is not a setting of train.objective 'token_classification'" in refused(setting)
-    assert "'data.too_long' cannot be 'window': input should be 'error' or 'cut'" in refused(
+    assert "'data.too_long' cannot be 'window'; allowed: error, cut" in refused(
         'train.objective="classification"', 'data.too_long="window"'
     )
     assert "words are in one column, not in 2" in refused('data.text_column=["a", "b"]')
