@@ -251,7 +251,9 @@ def test_what_is_wrong_in_a_file_is_one_clear_line(tmp_path):
     deep = "[" * 5000 + "]" * 5000
     assert "is not a TOML file: maximum recursion depth" in error(right.replace("= 1", f"= {deep}"))
     assert "has too many lists or tables in each other" in error(right, f"train.steps={deep}")
-    assert "'train.objective' cannot be [1, 2]; allowed: causal_lm, " in error(right, "train.objective=[1, 2]")
+    assert "'train.objective' cannot be [1, 2]; allowed: causal_lm, " in error(
+        right, "train.objective=[1, 2]"
+    )
     assert "'causal-lm'; did you mean 'causal_lm'?" in error(right, "train.objective=causal-lm")
     assert "seed is an integer beyond" in error(right, "seed=-9223372036854775808")
     assert "'train.threads' cannot be 100000: input should be less than" in error(

@@ -31,10 +31,12 @@ def command(
         "[default: the validation data of the recipe in the folder]",
         metavar="FILE|DATASET",
     ),
-    task: Literal["text", "lambada", "similarity"] = option(
-        "text",
-        "What to score. text: the model's own task. lambada: the last words of passages. "
-        "similarity: cosines of sentence embeddings, against the scores of pairs such as glue-stsb/dev.",
+    task: Literal["text", "answers", "instructions", "lambada", "similarity"] | None = option(
+        None,
+        "What to score. text: running text, or the rows of a fine-tuned model. answers: the answers in "
+        "conversations. instructions: whether the model's answers have the form that a question asks for. "
+        "lambada: the last words of passages. similarity: cosines of sentence embeddings, against the scores "
+        "of pairs such as glue-stsb/dev.  [default: what the model was trained on]",
     ),
     window: int | None = option(
         None, "How many tokens the model reads at once.  [default: the model's max_seq_len]"
@@ -80,7 +82,20 @@ def command(
     ),
     beams: options.BEAMS = 5,
     length_penalty: options.LENGTH_PENALTY = 1.0,
-    max_new_tokens: options.TRANSLATION_TOKENS = None,
+    max_new_tokens: int | None = option(
+        None,
+        "Stop a translation or an answer after this many tokens.  [default: by the source's length; 128 for "
+        "answers]",
+        min=1,
+    ),
+    template: str | None = option(
+        None,
+        "The chat template: alpaca, chatml, llama2, plain or a .jinja file.  [default: the tokenizer's own]",
+        metavar="NAME|FILE",
+    ),
+    answers: Path | None = option(
+        None, "Write the questions and the model's answers into this .jsonl file.", metavar="FILE"
+    ),
     tokenize: str = option("13a", "The tokenizer that sacrebleu uses for BLEU."),
     translations: Path | None = option(
         None, "Write the translations into this file, one a line.", metavar="FILE"
@@ -92,10 +107,11 @@ def command(
         "Which keys each token attends to, such as band:256+global:4.  [default: as in training]",
         metavar="PATTERN",
     ),
-    too_long: Literal["error", "cut", "window"] | None = option(
+    too_long: Literal["error", "cut", "drop", "window"] | None = option(
         None,
-        "Rows with more tokens than the model reads: report an error, truncate them (cut), or read "
-        "them in windows (token classification, similarity).  [default: as in training, else error]",
+        "Rows with more tokens than the model reads: report an error, truncate them (cut), leave them out "
+        "(drop; conversations), or read them in windows (token classification, similarity).  [default: as in "
+        "training, else error]",
     ),
     batch_size: int | None = option(
         None,
@@ -109,7 +125,8 @@ def command(
     """Score a model on its task, with 95 % intervals.
 
     The kind of model decides what is scored. Language models read running text, and so do encoders, whose
-    tokens are masked one by one. Classifiers and the other fine-tuned models read labelled rows (.tsv, .csv,
+    tokens are masked one by one. Models that were tuned on conversations read conversations, and answer
+    their questions. Classifiers and the other fine-tuned models read labelled rows (.tsv, .csv,
     .jsonl, .parquet, .txt). Translation models read pairs of texts. Each score has a signature
     of its settings.
     """
@@ -119,7 +136,7 @@ def command(
 
     contents = read_checkpoint(checkpoint)
     kind = kind_of(contents)
-    evaluation = kind.evaluations.get(task)
+    evaluation = kind.evaluations.get(task or kind.own_task(contents))
     if evaluation is None:
         raise WordloomError(
             f"{checkpoint} holds {kind.description}, which has no --task {task}; allowed: "
@@ -127,12 +144,14 @@ def command(
         )
     uses = [use for one in KINDS.values() for use in one.evaluations.values()]
     check_options(ctx, contents, kind, evaluation, uses, files=bool(sources))
-    if plot is None and translations is None:
-        refuse(ctx, "without --plot or --translations no file is written", "force")
-    refuse_existing(translations, plot=plot, force=force, inputs=(*(sources or ()), *(targets or ())))
+    if plot is None and translations is None and answers is None:
+        refuse(ctx, "without --plot, --translations or --answers no file is written", "force")
+    read = (*(sources or ()), *(targets or ()))
+    refuse_existing(translations, answers, plot=plot, force=force, inputs=read)
     model = kind.load(contents, device, dtype)
     notes = () if attention is None else (evaluate_with_attention(model, attention),)
-    given = {**ctx.params, "plot": plot, "translations": translations}  # ctx.params holds paths as text
+    paths = {"plot": plot, "translations": translations, "answers": answers}
+    given = {**ctx.params, **paths}  # ctx.params holds paths as text
     settings = {name: given[name] for name in evaluation.all_options}
     began = time.perf_counter()
     scores = evaluation.run(Request(contents, sources or [], TerminalReporter()), model, **settings)

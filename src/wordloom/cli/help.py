@@ -15,8 +15,8 @@ PANELS: dict[str, dict[str, str]] = {
     "evaluate": {
         "Running text": "window stride start end per_word joined field separator specials first",
         "Labelled or scored rows": "text_column label_column header too_long threshold",
-        "Translation": "targets source_column target_column beams length_penalty max_new_tokens tokenize "
-        "translations",
+        "Translation": "targets source_column target_column beams length_penalty tokenize translations",
+        "Answers": "template max_new_tokens answers",
         "Device": _DEVICE,
     },
     "embed": {
@@ -57,6 +57,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "evaluate runs/reviews dev.csv --text-column review --label-column stars",
         "evaluate runs/sentences pairs.tsv --task similarity --text-column one --text-column two",
         "evaluate runs/translation test.de --targets test.en",
+        "evaluate runs/assistant --task instructions",
     ),
     "predict": (
         "predict runs/reviews texts.txt",

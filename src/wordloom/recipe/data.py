@@ -199,7 +199,7 @@ class QuestionData(RowLengths, DataSettings):
     """Allow questions without an answer (SQuAD v2)."""
 
 
-class ChatData(DataSettings):
+class ChatData(Split, DataSettings):
     """The keys of conversations in a chat template."""
 
     template: str | None = None

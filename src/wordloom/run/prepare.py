@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from wordloom.data import CausalBatches, ContiguousBatches, Corpus, TokenShards, prepare
 from wordloom.data.batches.causal import Order
 from wordloom.data.batches.masking import EMPTY
-from wordloom.data.files.source import is_stdin
+from wordloom.data.files.source import hash_position, is_stdin
 from wordloom.data.rows.labelled import ColumnChoice, CorpusPart, LabelledCorpus, Part
 from wordloom.data.rows.labelled_documents import LabelledDocuments
 from wordloom.data.sets.expand import matches, walk
@@ -225,12 +225,17 @@ def training_columns(recipe: Recipe | None, *objectives: str) -> ColumnChoice | 
 
 
 def divided(
-    recipe: Recipe, read: Callable[[Any], list[Item]], noun: str, group: Callable[[Item], str] | None = None
+    recipe: Recipe,
+    read: Callable[[Any], list[Item]],
+    noun: str,
+    group: Callable[[Item], str] | None = None,
+    text: Callable[[Item], str] | None = None,
 ) -> dict[str, list[Item]]:
     """Return the rows of the recipe by part; ``read`` reads a source and ``noun`` is the name of its rows.
 
     The validation part has its own sources, or is the last share of the training rows; with ``group`` it is
-    the rows of the last share of the groups, such as all questions about a text.
+    the rows of the last share of the groups, such as all questions about a text.  If data.split is "hash", it
+    is the rows whose ``text`` has a hash in the share.
 
     Raises RecipeError for a validation part without rows.
     """
@@ -242,6 +247,11 @@ def divided(
         parts = {"train": rows, "validation": read(d.validation)}
     elif not d.validation_fraction:
         return {"train": rows}
+    elif text is not None and getattr(d, "split", "tail") == "hash":
+        parts = {"train": [], "validation": []}
+        for row in rows:
+            held_out = hash_position(text(row)) < d.validation_fraction
+            parts["validation" if held_out else "train"].append(row)
     else:
         keys: list[Any] = list(range(len(rows)) if group is None else map(group, rows))
         groups = list(dict.fromkeys(keys))

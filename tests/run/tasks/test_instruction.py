@@ -186,8 +186,8 @@ def test_the_base_task_is_measured_and_rehearsed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("settings", "error", "says"), [
-    (["data.template=chatlm"], RecipeError, "data.template 'chatlm' is neither a template of Wordloom"),
-    (["data.template=none.jinja"], RecipeError, "nor a .jinja file that exists"),
+    (["data.template=chatlm"], ChatError, "the chat template 'chatlm' is neither one of Wordloom"),
+    (["data.template=none.jinja"], ChatError, "nor a .jinja file that exists"),
     (["train.seq_len=300"], RecipeError, "rows of 300 tokens are longer than model.max_seq_len 256"),
     (["data.document_mask=true"], RecipeError, "document_mask"),
     (_BERT, WordloomError, "reads texts in both directions and writes none"),
@@ -202,7 +202,7 @@ def test_mistakes_are_named(settings: list[str], error: type[Exception], says: s
 def test_a_tokenizer_without_eos_needs_a_template_with_its_own_end(tmp_path: Path) -> None:
     recipe = recipe_in(tmp_path, specials=["<unk>"])
     with pytest.raises(
-        RecipeError, match="ends answers with eos, and the tokenizer has no eos token; take chatml"
+        ChatError, match="ends answers with eos, and the tokenizer has no eos token; take chatml"
     ):
         train(recipe, out=tmp_path / "run", start_from=tmp_path / "body")
     train(recipe, ["data.template=chatml"], out=tmp_path / "run", start_from=tmp_path / "body")

@@ -71,7 +71,9 @@ def _choices(title: str, licence: str, folder: str, evaluation: str, train: str 
 def _instructions(
     name: str, origin: str, *, title: str, licence: str, layout: str = "instruction, input, output"
 ) -> DatasetInfo:
+    """Return a set of instructions; a document of it is an instruction, its input and its answer."""
     kind = "JSON lines" if ".jsonl" in name else "a JSON list"
+    fields = layout.split(", ")
     return DatasetInfo(
         title=title,
         task="instructions",
@@ -79,6 +81,8 @@ def _instructions(
         origin=origin.replace("/raw/", " @ ", 1),
         parts=parts(f"instruct/{name}", origin),
         layout=f"{kind} of objects ({layout})",
+        format="json" if fields[-1] in ("output", "response") else None,
+        field=fields,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from wordloom.errors import CheckpointError
 from wordloom.models import TaskConfig, encodes, family_of, translates
 from wordloom.recipe.data import CausalData, ChatData
-from wordloom.run.checkpoint import evaluate, predict
+from wordloom.run.checkpoint import evaluate, evaluate_chat, predict
 from wordloom.run.checkpoint.loaders import (
     Checkpoint,
     Loader,
@@ -101,6 +101,7 @@ class Kind:
         load: its loader.
         next_command: returns the arguments of a command to try next.
         evaluations: by ``--task``.
+        own_task: returns the key in ``evaluations`` of the task that a checkpoint was trained on.
         prediction: None if ``wordloom predict`` does not support the kind.
         embeds: True if the loaded model has an ``embedder`` of texts.
     """
@@ -111,6 +112,7 @@ class Kind:
     load: Loader
     next_command: Callable[[str, Checkpoint], str] = lambda folder, _: f"predict {folder} FILE"
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
+    own_task: Callable[[Checkpoint], str] = lambda checkpoint: "text"
     prediction: Prediction | None = None
     embeds: bool = False
 
@@ -127,9 +129,14 @@ def _is_family(family: str) -> Callable[[Any], bool]:
     return lambda config: not isinstance(config, TaskConfig) and family_of(config) == family
 
 
+def _answers(checkpoint: Checkpoint) -> bool:
+    """Return whether the checkpoint was trained on conversations."""
+    return checkpoint.recipe is not None and isinstance(checkpoint.recipe.data, ChatData)
+
+
 def _try_language_model(folder: str, checkpoint: Checkpoint) -> str:
     data = None if checkpoint.recipe is None else checkpoint.recipe.data
-    if isinstance(data, ChatData):
+    if _answers(checkpoint):
         return f"chat {folder}"
     if isinstance(data, CausalData) and data.label_prefix:
         return f'generate {folder} --prompt "<LABEL>" --specials interpret'
@@ -139,6 +146,8 @@ def _try_language_model(folder: str, checkpoint: Checkpoint) -> str:
 _COLUMNS = ("text_column", "label_column", "header")
 _TEXTS = ("text_column", "header", "field", "encoding_errors")
 _DOCUMENTS = ("field", "separator", "encoding_errors", "specials")
+
+_CHAT = ("template", "first", "max_new_tokens", "batch_size", "answers")
 
 _SIMILARITY = Evaluation(
     name="similarity",
@@ -302,6 +311,7 @@ KINDS: dict[str, Kind] = {
         load=load_language_model,
         next_command=_try_language_model,
         embeds=True,
+        own_task=lambda checkpoint: "answers" if _answers(checkpoint) else "text",
         evaluations={
             "text": Evaluation(
                 name="text",
@@ -315,6 +325,20 @@ KINDS: dict[str, Kind] = {
                 run=evaluate.evaluate_lambada,
                 reads="predicts the last words of passages",
                 options=("first", "batch_size"),
+            ),
+            "answers": Evaluation(
+                name="answers",
+                run=evaluate_chat.evaluate_answers,
+                reads="is scored on conversations; running text takes --task text",
+                options=(*_CHAT, "too_long"),
+                file_options=("encoding_errors",),
+                too_long=("error", "drop", "cut"),
+            ),
+            "instructions": Evaluation(
+                name="instructions",
+                run=evaluate_chat.evaluate_instructions,
+                reads="answers questions that ask for a form",
+                options=_CHAT,
             ),
             "similarity": _SIMILARITY,
         },

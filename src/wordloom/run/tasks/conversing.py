@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from wordloom.errors import RecipeError
+from wordloom.errors import ChatError
 from wordloom.models import body_config, family_of
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
@@ -42,26 +42,42 @@ def chat_tokenizer(
         progress.say("template    that of the tokenizer")
         return tokenizer
     name = name or _DEFAULT
+    tokenizer, further = with_template(tokenizer, name)
+    progress.say(f"template    {name}" + (f", with new tokens {', '.join(further)}" if further else ""))
+    return tokenizer
+
+
+def with_template(tokenizer: Tokenizer, name: str) -> tuple[Tokenizer, list[str]]:
+    """Return the tokenizer with the chat template ``name``, and the tokens that were added for it.
+
+    ``name`` is one of :data:`~wordloom.text.chat.SHIPPED`, or a .jinja file.
+
+    Raises ChatError for another name, and for a template that ends answers with a token that is missing.
+    """
     source = shipped_source(name) if name in SHIPPED else _template_file(name)
     further = [token for token in SHIPPED.get(name, ()) if tokenizer.token_to_id(token) is None]
     tokenizer = tokenizer.with_chat_template(source, further)
     if tokenizer.eos_id is None and "eos_token" in source:
-        raise RecipeError(
-            f"data.template {name!r} ends answers with eos, and the tokenizer has no eos token; take chatml, "
-            "whose tokens are added, or another tokenizer"
+        raise ChatError(
+            f"the chat template {name!r} ends answers with eos, and the tokenizer has no eos token; take "
+            "chatml, whose tokens are added, or another tokenizer"
         )
-    progress.say(f"template    {name}" + (f", with new tokens {', '.join(further)}" if further else ""))
-    return tokenizer
+    return tokenizer, further
 
 
 def _template_file(name: str) -> str:
     path = Path(name).expanduser()
     if path.suffix != ".jinja" or not path.is_file():
-        raise RecipeError(
-            f"data.template {name!r} is neither a template of Wordloom ({', '.join(SHIPPED)}) nor a .jinja "
+        raise ChatError(
+            f"the chat template {name!r} is neither one of Wordloom ({', '.join(SHIPPED)}) nor a .jinja "
             "file that exists"
         )
     return path.read_text(encoding="utf-8")
+
+
+def question_text(messages: Iterable[Message]) -> str:
+    """Return the texts of the user, whose hash decides the part of a conversation (data.split)."""
+    return "\x1f".join(message.content for message in messages if message.role == "user")
 
 
 def chat_config(recipe: Recipe, tokenizer: Tokenizer, start: Path | None) -> Any:

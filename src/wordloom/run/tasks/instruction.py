@@ -27,7 +27,13 @@ from wordloom.run.tasks.building import (
     new_model,
     set_up_causal,
 )
-from wordloom.run.tasks.conversing import chat_config, chat_tokenizer, end_ids, with_system_message
+from wordloom.run.tasks.conversing import (
+    chat_config,
+    chat_tokenizer,
+    end_ids,
+    question_text,
+    with_system_message,
+)
 from wordloom.run.tasks.task import Task, mean_loss
 from wordloom.text import Tokenizer
 from wordloom.text.chat import (
@@ -61,7 +67,7 @@ def instruction_task(recipe: Recipe, start: Path | None, progress: TrainingProgr
     The tokenizer gets the chat template, and the tokens of a shipped template that it lacks.
     """
     s, d = recipe.train, recipe.data_as(InstructionData)
-    read = divided(recipe, _reader(d), "conversations")
+    read = conversations_of(recipe)
     tokenizer = chat_tokenizer(recipe, start, _messages(read["train"]), progress)
     template = template_of(tokenizer)
     end = end_of_turn(tokenizer, template)
@@ -95,6 +101,15 @@ def instruction_task(recipe: Recipe, start: Path | None, progress: TrainingProgr
         generation=generation,
         costs=_costs(config, batches, s.seq_len if d.packing else None),
     )
+
+
+def conversations_of(recipe: Recipe) -> dict[str, list[Conversation]]:
+    """Return the conversations of the recipe by part: "train", and "validation" if some are held out."""
+
+    def text(row: Conversation) -> str:
+        return question_text(row.messages)
+
+    return divided(recipe, _reader(recipe.data_as(InstructionData)), "conversations", text=text)
 
 
 def _messages(rows: Sequence[Conversation]) -> Iterator[Message]:

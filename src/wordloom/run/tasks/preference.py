@@ -33,7 +33,13 @@ from wordloom.recipe import Recipe
 from wordloom.recipe.data import PreferenceData
 from wordloom.run.prepare import divided, joined_fingerprint, ledger_json
 from wordloom.run.tasks.building import new_model, set_up_causal
-from wordloom.run.tasks.conversing import chat_config, chat_tokenizer, end_ids, with_system_message
+from wordloom.run.tasks.conversing import (
+    chat_config,
+    chat_tokenizer,
+    end_ids,
+    question_text,
+    with_system_message,
+)
 from wordloom.run.tasks.task import Task
 from wordloom.text import Tokenizer
 from wordloom.text.chat import ChatIds, ChatTemplate, encode_chat, end_of_turn, template_of
@@ -55,13 +61,13 @@ def preference_task(recipe: Recipe, start: Path | None, progress: TrainingProgre
 
     Raises RecipeError without ``start``, the checkpoint to begin with.
     """
-    s, d = recipe.train, recipe.data_as(PreferenceData)
+    s = recipe.train
     if recipe.start_from is None or start is None:
         raise RecipeError(
             'train.objective "preference" tunes a trained model; name it with --from CHECKPOINT'
         )
     left_out = Counter[str]()
-    read = divided(recipe, _reader(d, left_out), "preferences")
+    read = preferences_of(recipe, left_out)
     progress.say(f"{count:,} {what}" for what, count in left_out.items())
     messages = (message for row in read["train"] for message in (*row.prompt, row.chosen))
     tokenizer = chat_tokenizer(recipe, start, messages, progress)
@@ -99,6 +105,16 @@ def preference_task(recipe: Recipe, start: Path | None, progress: TrainingProgre
         generation=generation,
         costs=_costs(config, parts["train"].batches),
     )
+
+
+def preferences_of(recipe: Recipe, left_out: Counter[str]) -> dict[str, list[Preference]]:
+    """Return the preferences of the recipe by part; ``left_out`` counts those with two equal answers."""
+
+    def text(row: Preference) -> str:
+        return question_text(row.prompt)
+
+    reader = _reader(recipe.data_as(PreferenceData), left_out)
+    return divided(recipe, reader, "preferences", text=text)
 
 
 def _reader(d: PreferenceData, left_out: Counter[str]) -> Callable[[Any], list[Preference]]:

@@ -1,0 +1,151 @@
+"""Evaluate models on conversations, and on questions that ask for a form."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.run.tasks.test_instruction import RECORDS, recipe_in
+from typer.testing import CliRunner
+
+from wordloom.cli import app
+from wordloom.data.batches.conversations import conversation_rows
+from wordloom.data.rows.conversations import Conversation
+from wordloom.evaluate.chat import answer_likelihood, answers
+from wordloom.run import train
+from wordloom.text import Tokenizer
+from wordloom.text.chat import Message, encode_chat, end_of_turn, template_of
+from wordloom.weights import load_model
+
+runner = CliRunner()
+
+
+def evaluated(*arguments: object, code: int = 0) -> Any:
+    result = runner.invoke(app, ["evaluate", *map(str, arguments), "--json"])
+    assert result.exit_code == (1 if code else 0), result.output
+    return json.loads(result.stdout) if code == 0 else str(result.exception)
+
+
+def values(output: dict[str, Any]) -> dict[str, float]:
+    return {score["name"]: score["value"] for score in output["scores"]}
+
+
+@pytest.fixture(scope="module", params=["llama", "rnn"])
+def assistant(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("assistant")
+    recipe = recipe_in(place, request.param)
+    train(recipe, ["train.steps=40", "data.split=hash"], out=place / "run", start_from=place / "body")
+    return place / "run"
+
+
+def test_the_held_out_answers_score_as_in_training(assistant: Path, tmp_path: Path) -> None:
+    logged = [json.loads(line) for line in (assistant / "metrics.jsonl").read_text().splitlines()]
+    last = [line for line in logged if "validation" in str(line)][-1]
+    output = evaluated(assistant, "--answers", tmp_path / "a.jsonl", "--max-new-tokens", 7)
+    found = values(output)
+    assert output["task"] == "answers"
+    flat = json.dumps(last)
+    assert f"{found['loss']:.4f}"[:5] in flat, (found, flat)
+    assert found["bits_per_byte"] == pytest.approx(
+        found["loss"] * output["counts"]["tokens"] / math.log(2) / output["counts"]["bytes"]
+    )
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert len(lines) == output["counts"]["conversations"]
+    assert sum(line["nats"] for line in lines) == pytest.approx(found["loss"] * output["counts"]["tokens"])
+    assert np.mean([line["stopped"] for line in lines]) == pytest.approx(found["stop_rate"])
+    assert np.mean([line["repetition"] for line in lines]) == pytest.approx(found["repetition"])
+    assert all(line["tokens"] <= 7 for line in lines)
+    assert {line["question"] for line in lines} <= {record["instruction"] for record in RECORDS}
+    # hash split: equal questions are in one part
+    train_questions = {record["instruction"] for record in RECORDS} - {line["question"] for line in lines}
+    assert train_questions
+
+
+def test_the_likelihood_equals_that_of_the_logits(assistant: Path) -> None:
+    model, tokenizer = load_model(assistant).eval(), Tokenizer.from_pretrained(assistant)
+    template = template_of(tokenizer)
+    chats = [
+        [Message("user", "Name the colour.", "sky"), Message("assistant", "blue it is")],
+        [
+            Message("user", "Count."), Message("assistant", ""),
+            Message("user", "Again."), Message("assistant", "one two"),
+        ],
+        [Message("user", "x"), Message("assistant", "y")],
+    ]  # fmt: skip
+    encoded = [encode_chat(tokenizer, template, chat) for chat in chats]
+    by_place = {str(i): one for i, one in enumerate(encoded)}
+    rows = conversation_rows(
+        lambda each: by_place[each.place],
+        [Conversation(tuple(chat), str(i)) for i, chat in enumerate(chats)],
+        longest=200,
+    )
+    for batch_size in (1, 2, None):
+        found = answer_likelihood(model, tokenizer, rows, batch_size=batch_size)
+        for i, one in enumerate(encoded):
+            with torch.no_grad():
+                logits = model(torch.tensor([one.ids[:-1]]))[0].double()
+            picked = logits.log_softmax(-1).gather(1, torch.tensor(one.ids[1:])[:, None])[:, 0]
+            mask = torch.tensor(one.scored[1:])
+            assert found.nats[i] == pytest.approx(-float(picked[mask].sum()), rel=1e-5)
+            assert found.tokens[i] == sum(one.scored[1:])
+
+
+def test_answers_do_not_depend_on_the_batch(assistant: Path) -> None:
+    model, tokenizer = load_model(assistant).eval(), Tokenizer.from_pretrained(assistant)
+    template = template_of(tokenizer)
+    ends = [end_of_turn(tokenizer, template)]
+    questions = [
+        [Message("user", text)] for text in ("Count.", "Name the colour. grass", "?", "Say nothing. " * 3)
+    ]
+    one, three, all_at_once = (
+        list(answers(model, tokenizer, template, questions, ends, max_new_tokens=9, batch_size=size))
+        for size in (1, 3, None)
+    )
+    assert one == three == all_at_once
+    for answer in one:
+        assert ends[0] not in answer.ids
+        assert answer.stopped or len(answer.ids) == 9
+
+
+def test_other_data_other_templates_and_running_text(assistant: Path, tmp_path: Path) -> None:
+    file = tmp_path / "more.jsonl"
+    file.write_text(json.dumps({"prompt": "Count.", "completion": "one two three"}) + "\n")
+    own = values(evaluated(assistant, file))
+    other = values(evaluated(assistant, file, "--template", "alpaca"))
+    assert own["loss"] != other["loss"]
+    body = assistant.parent / "body"
+    assert "has no chat template; name one: --template plain" in evaluated(
+        body, file, "--task", "answers", code=2
+    )
+    assert values(evaluated(body, file, "--task", "answers", "--template", "plain"))["loss"] > own["loss"]
+    assert "needs the tokens <|im_start|>, <|im_end|>" in evaluated(
+        assistant, file, "--template", "chatml", code=2
+    )
+    (tmp_path / "book.txt").write_text("one two three " * 40)
+    assert "running text takes --task text" in evaluated(
+        assistant, tmp_path / "book.txt", "--stride", 4, code=2
+    )
+    assert "perplexity" in values(evaluated(assistant, tmp_path / "book.txt", "--task", "text"))
+
+
+def test_questions_that_ask_for_a_form(assistant: Path, tmp_path: Path) -> None:
+    file = tmp_path / "i.jsonl"
+    output = evaluated(
+        assistant, "--task", "instructions", "--first", 31, "--max-new-tokens", 5, "--answers", file
+    )
+    found = values(output)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len(lines) == 31
+    assert found["followed"] == pytest.approx(np.mean([line["followed"] for line in lines]))
+    assert found["empty_answers"] == 0
+    again = evaluated(assistant, "--task", "instructions", "--first", 31, "--max-new-tokens", 5)
+    assert values(again) == found
+    assert "makes its own questions; leave out FILE" in evaluated(
+        assistant, file, "--task", "instructions", code=2
+    )
+    assert "exists" in evaluated(assistant, "--task", "instructions", "--answers", file, code=2)
