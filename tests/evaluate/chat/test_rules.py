@@ -13,7 +13,7 @@ from wordloom.evaluate.chat.rules import sentences, words
 
 E_ACUTE = "\N{LATIN SMALL LETTER E WITH ACUTE}t"
 CURLY = "\N{LEFT DOUBLE QUOTATION MARK}A\N{RIGHT DOUBLE QUOTATION MARK}"
-# for each rule: what it asks for with this seed and subject must accept the first answers and refuse the others
+# for each rule, whatever it draws: answers that follow it, and answers that do not
 ANSWERS: dict[str, tuple[list[str], list[str]]] = {
     "lower_case": (["a cat sleeps, always.", E_ACUTE], ["A cat.", "42", "..."]),
     "upper_case": (["A CAT SLEEPS, ALWAYS."], ["A cat.", "42"]),
