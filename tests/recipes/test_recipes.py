@@ -71,9 +71,10 @@ def test_a_translator_trains(name, tmp_path):
     assert losses[-1] < losses[0]
 
 
-WITH_A_HEAD = [
-    name for name in OBJECTIVES if load_recipe(name).tokenizer.kind is None
-]  # on what --from gives
+TUNED = [name for name, what in OBJECTIVES.items() if what in ("instruction", "preference")]
+WITH_A_HEAD = [  # on what --from gives
+    name for name in OBJECTIVES if load_recipe(name).tokenizer.kind is None and name not in (*TUNED, *OF_TEXT)
+]
 CLASSIFIERS = [name for name, what in OBJECTIVES.items() if what == "classification"]
 
 

@@ -19,12 +19,12 @@ from wordloom.recipe import Recipe, TrainSettings, load_recipe
 from wordloom.recipe.reading import shipped_recipes
 from wordloom.run.folder import RunFolder, resumed_recipe
 from wordloom.run.models.heads import HEADS
-from wordloom.run.tasks.building import check_model
+from wordloom.run.tasks.building import check_model, ways_to_tune
 from wordloom.run.tasks.causal import causal_task
 from wordloom.run.tasks.classifiers import classification_task
 from wordloom.run.tasks.head_task import head_task
 from wordloom.run.tasks.instruction import instruction_task
-from wordloom.run.tasks.lora import with_lora
+from wordloom.run.tasks.lora import check_base, with_lora
 from wordloom.run.tasks.masked import masked_task
 from wordloom.run.tasks.old_task import Measured, check_old_head, with_old_task, write_losses
 from wordloom.run.tasks.preference import preference_task
@@ -41,7 +41,7 @@ from wordloom.training.checkpoint import (
 )
 from wordloom.training.hooks import cut_metrics, finished_weights
 from wordloom.training.old_task import OldTaskLoss
-from wordloom.training.plan import smaller
+from wordloom.training.plan import TuningMemory, smaller
 from wordloom.training.schedules import learning_rate_share
 from wordloom.training.stopping import sigterm_interrupts
 from wordloom.training.trainer import Hook
@@ -156,7 +156,7 @@ def _train(
         f"running     {trainer.device}, {trainer.precision.mode}, {placement}, "
         f"{threads} thread{'s' * (threads != 1)}, allocator {'tuned' if is_tuned else 'system'}"
     )
-    plan = _plan(trainer, task, resumed, run.path, progress)
+    plan = _plan(trainer, task, recipe, resumed, run.path, progress)
     if s.keep_best and s.best_metric != "loss" and resumed is None:
         _check_metric(trainer, task)
     writer = _tensorboard() if s.tensorboard else None
@@ -191,6 +191,7 @@ def _build(
             check_old_head(start)
     if resumed is None:
         check_model(recipe, start)
+    check_base(recipe, start)
     task = TASKS[recipe.train.objective](recipe, start, progress)
     if recipe.lora is not None:
         task = with_lora(recipe, start, checkpoint, task, progress)
@@ -202,7 +203,12 @@ def _build(
 
 
 def _plan(
-    trainer: Trainer, task: Task, resumed: Resumed | None, folder: Path, progress: TrainingProgress
+    trainer: Trainer,
+    task: Task,
+    recipe: Recipe,
+    resumed: Resumed | None,
+    folder: Path,
+    progress: TrainingProgress,
 ) -> Plan:
     """Set the number of steps, after timing some if that is needed, and report what the run will take."""
     s = task.settings
@@ -213,13 +219,16 @@ def _plan(
     known = resumed is not None and s.minutes in (None, resumed.values["recipe"]["train"].get("minutes"))
     timed = not known and (task.timed or s.minutes is not None)
     timed_steps = min(3, trainer.total_steps // 8) if timed else 0  # none of a very short run
-    plan = make_plan(trainer, timed_steps=timed_steps, costs=task.costs)
+    ways = ways_to_tune(recipe, trainer.model.config)
+    plan = make_plan(trainer, timed_steps=timed_steps, costs=task.costs, ways=ways)
     if resumed is not None and known and s.minutes is not None:
         trainer.total_steps = resumed.values["total_steps"]  # minutes became steps when the run began
     else:
         trainer.total_steps = total_steps(task, plan)
     plan = replace(plan, total_steps=trainer.total_steps)
     progress.say(plan.lines())
+    if ways is not None:
+        progress.say(_with_plan(ways, recipe, plan).line(plan.activation_bytes))
     if s.warmup_steps >= trainer.total_steps:
         progress.say(
             f"the warm-up of {s.warmup_steps:,} steps is longer than the run: the peak learning rate is not "
@@ -231,6 +240,12 @@ def _plan(
             "give a larger one, or choose another --out"
         )
     return plan
+
+
+def _with_plan(ways: TuningMemory, recipe: Recipe, plan: Plan) -> TuningMemory:
+    """Return ``ways`` with the exact bytes of the one that the run takes."""
+    mine = "full" if recipe.lora is None else "lora_int8" if recipe.lora.base == "int8" else "lora"
+    return replace(ways, **{mine: plan.memory_bytes - plan.activation_bytes})
 
 
 def _add_hooks(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -15,6 +15,8 @@ from wordloom.data.batches.causal import to_device
 from wordloom.errors import DeviceError
 from wordloom.models import skeleton
 from wordloom.models.building.cost import flops_per_token
+from wordloom.models.building.lora import matching_layers
+from wordloom.models.building.quantized import int8_bytes
 from wordloom.nn.linear import widens
 from wordloom.objectives import TruncatedBPTT
 from wordloom.recipe import TrainSettings
@@ -107,10 +109,13 @@ class Plan:
         return f"{costs.flops_per_token:,} FLOPs per token, {flops:.3g} per step of {tokens:,} tokens"
 
 
-def make_plan(trainer: Trainer, *, timed_steps: int, costs: Costs | None = None) -> Plan:
+def make_plan(
+    trainer: Trainer, *, timed_steps: int, costs: Costs | None = None, ways: TuningMemory | None = None
+) -> Plan:
     """Measure ``trainer`` without changing its weights and state.
 
-    ``costs`` None means those of a causal language model on windows of ``seq_len`` tokens.
+    ``costs`` None means those of a causal language model on windows of ``seq_len`` tokens.  ``ways`` are the
+    ways to tune the model, which an error names.
 
     Raises DeviceError when the run needs more memory than is free, and names three settings to change.
     """
@@ -144,7 +149,8 @@ def make_plan(trainer: Trainer, *, timed_steps: int, costs: Costs | None = None)
         peak_flops=measure_peak_flops(trainer.device, dtype) if costs.dense else None,
     )
     if plan.memory_bytes > plan.available_bytes + weights:  # the weights are already there
-        raise DeviceError(_too_much(plan.memory_bytes, plan.available_bytes) + smaller(s))
+        more = "" if ways is None else f"; {ways.advice(plan.activation_bytes)}"
+        raise DeviceError(_too_much(plan.memory_bytes, plan.available_bytes) + smaller(s) + more)
     return replace(plan, step_seconds=time_steps(trainer, timed_steps) if timed_steps else None)
 
 
@@ -157,23 +163,90 @@ def _state_bytes(settings: TrainSettings) -> int:
     return 4 * (2 * HISTORY + 4) if settings.optimizer == "lbfgs" else 8
 
 
-def check_fits(config: Any, settings: TrainSettings, *, frozen: bool = False) -> None:
-    """Raise DeviceError, before anything is allocated, if weights, gradients and optimizer do not fit.
-
-    ``frozen`` weights have neither gradients nor optimizer.
-    """
-    device = choose_device(settings.device)
-    parameters = sum(p.numel() for p in skeleton(config).parameters())
+def _bytes_per_weight(settings: TrainSettings) -> int:
+    """Return the bytes of a trained weight, its gradient and its optimizer state."""
     each = 8 + _state_bytes(settings)  # weights and gradients
     each += 4 if settings.precision == "bf16-pure" else 0  # 2 + 2, and 4 + 4 + 8 for the masters
-    each += 4 if settings.ema else 0
-    each = 4 if frozen else each
-    available = _available_bytes(device)
-    if parameters * each > available:
+    return each + (4 if settings.ema else 0)
+
+
+@dataclass(frozen=True)
+class TuningMemory:
+    """The bytes of weights, gradients and optimizer for each way to tune a model.
+
+    Attributes:
+        full: all weights are trained.
+        lora: an adapter is trained.
+        lora_int8: an adapter is trained over weights in 8 bits; None for a family that has none.
+    """
+
+    full: int
+    lora: int
+    lora_int8: int | None
+
+    def line(self, activations: int) -> str:
+        """Return the three ways with the bytes of ``activations`` added, as a line of text."""
+        found = {"the whole model": self.full, "an adapter ([lora])": self.lora}
+        if self.lora_int8 is not None:
+            found['an adapter over 8 bits (lora.base = "int8")'] = self.lora_int8
+        return "tuning      memory for " + ", ".join(
+            f"{name} {(size + activations) / 2**20:,.0f} MB" for name, size in found.items()
+        )
+
+    def advice(self, activations: int) -> str:
+        """Return the part of an error message that names the smaller ways."""
+        ways = f"[lora] needs about {(self.lora + activations) / 2**30:.1f} GiB"
+        if self.lora_int8 is not None:
+            ways += f', and with lora.base = "int8" {(self.lora_int8 + activations) / 2**30:.1f} GiB'
+        return ways
+
+
+def tuning_memory(
+    config: Any, settings: TrainSettings, *, rank: int, targets: Sequence[str], dora: bool = False
+) -> TuningMemory:
+    """Return the memory of each way to tune a model of ``config``, from its shapes alone.
+
+    ``rank``, ``targets`` and ``dora`` are settings of the adapter.
+    """
+    model = skeleton(config)
+    weights = sum(p.numel() for p in model.parameters())
+    adapter = 0
+    for name in matching_layers(model, targets):
+        out_features, in_features = model.get_parameter(f"{name}.weight").shape
+        adapter += rank * (in_features + out_features) + (out_features if dora else 0)
+    each = _bytes_per_weight(settings)
+    packed = int8_bytes(config)
+    return TuningMemory(
+        full=weights * each,
+        lora=weights * 4 + adapter * each,
+        lora_int8=None if packed is None else packed + adapter * each,
+    )
+
+
+def check_fits(
+    config: Any,
+    settings: TrainSettings,
+    *,
+    needed: int | None = None,
+    ways: TuningMemory | None = None,
+) -> None:
+    """Raise DeviceError, before anything is allocated, if weights, gradients and optimizer do not fit.
+
+    Args:
+        config: the config of the model.
+        settings: the settings of its training.
+        needed: the bytes of all three; None: those of a model whose weights are all trained.
+        ways: the ways to tune the model, which the error names.
+    """
+    available = _available_bytes(choose_device(settings.device))
+    parameters = sum(p.numel() for p in skeleton(config).parameters())
+    needed = parameters * _bytes_per_weight(settings) if needed is None else needed
+    if needed > available:
+        instead = "lower model.n_layers, model.dim or the vocabulary" if ways is None else ways.advice(0)
         raise DeviceError(
-            _too_much(parameters * each, available)
-            + f"before any activation: the model has {parameters:,} parameters; lower model.n_layers, "
-            "model.dim or the vocabulary, or take a machine with more memory"
+            _too_much(needed, available)
+            + f"before any activation: the model has {parameters:,} parameters; {instead}, or take a machine "
+            "with more memory"
         )
 
 

@@ -30,12 +30,17 @@ _SAMPLED = 256  # numbers of each matrix in a fingerprint
 
 
 def load_model(
-    folder: str | Path, *, dtype: torch.dtype | None = None, device: str | torch.device = "cpu"
+    folder: str | Path,
+    *,
+    dtype: torch.dtype | None = None,
+    device: str | torch.device = "cpu",
+    mapped: bool = False,
 ) -> nn.Module:
     """Return the model of a checkpoint folder with its weights, in evaluation mode.
 
     ``dtype`` None keeps every tensor as stored.  Files are memory-mapped and copied tensor by tensor into a
-    model without memory, so the weights are held once.
+    model without memory, so the weights are held once.  With ``mapped`` nothing is copied: the weights are
+    those in the files, for a caller that replaces all of them (``dtype`` and ``device`` have no effect).
 
     Raises CheckpointError, before any weight is read, when a file is missing, truncated or corrupt, when
     names are missing or unknown, and when a shape differs from the config's.
@@ -46,7 +51,7 @@ def load_model(
     weights = _Weights(folder, config, model)
     weights.verify()
     state = {
-        name: tensor.to(device, dtype, copy=True, memory_format=torch.contiguous_format)
+        name: tensor if mapped else tensor.to(device, dtype, copy=True, memory_format=torch.contiguous_format)
         for name, tensor in weights.parameters()
     }
     for copy, original in (weights.renaming.tied_ours or {}).items():

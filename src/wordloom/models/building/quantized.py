@@ -22,18 +22,14 @@ def quantize_model(model: Any) -> None:
     """Replace the linear layers of ``model`` and its token embeddings by layers with weights in 8 bits.
 
     Norms, biases and learned positions stay float32.  A head that shares the embedding's weights goes on
-    sharing them.  A model that only continues text keeps its keys and values in bfloat16, which are then half
-    as large as in float32.
+    sharing them.  Weights are replaced one by one, so those that are mapped from a file are never all in
+    memory.  A model that only continues text keeps its keys and values in bfloat16, which are then half as
+    large as in float32.
 
     Raises ConfigError for a family whose models have no such layers.
     """
     family = family_of(model.config)
-    if family not in QUANTIZED_FAMILIES:
-        raise ConfigError(
-            f"dtype 'int8' is for models of these families: {', '.join(QUANTIZED_FAMILIES)}; this is a "
-            f"{family}; use fp32 or bf16"
-        )
-    model.float()
+    require_int8(model.config)
     embeddings: dict[int, Int8Embedding] = {}  # by the weight that they were made from
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Embedding) and name.endswith("token_embedding"):
@@ -45,6 +41,19 @@ def quantize_model(model: Any) -> None:
             _replace(model, name, Int8Linear(module, None if shared is None else shared.packed))
         elif isinstance(module, Attention) and family in _CAUSAL:
             module.kept_dtype = KEPT_DTYPE
+    for parameter in model.parameters():  # of their own, where the model's were mapped from its files
+        parameter.data = parameter.data.to(torch.float32, copy=True)
+    model.float()  # buffers
+
+
+def require_int8(config: Any) -> None:
+    """Raise ConfigError for a family whose models have no weights in 8 bits."""
+    family = family_of(config)
+    if family not in QUANTIZED_FAMILIES:
+        raise ConfigError(
+            f"dtype 'int8' is for models of these families: {', '.join(QUANTIZED_FAMILIES)}; this is a "
+            f"{family}; use fp32 or bf16"
+        )
 
 
 def int8_bytes(config: Any) -> int | None:

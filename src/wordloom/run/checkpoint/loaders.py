@@ -19,7 +19,7 @@ from wordloom.data.files.source import Columns
 from wordloom.data.rows.labelled import Column
 from wordloom.errors import CheckpointError, DeviceError, did_you_mean
 from wordloom.models.building.lora import merge_adapter
-from wordloom.models.building.quantized import quantize_model
+from wordloom.models.building.quantized import quantize_model, require_int8
 from wordloom.recipe import Recipe
 from wordloom.run.models.heads.classification import TextClassifier
 from wordloom.run.models.language_model import LanguageModel
@@ -145,6 +145,11 @@ def _model(checkpoint: Checkpoint, device: str, dtype: str) -> Any:
     if dtype not in _DTYPES:
         hint = did_you_mean(dtype, _DTYPES) if isinstance(dtype, str) else f"allowed: {', '.join(_DTYPES)}"
         raise DeviceError(f"unknown dtype {dtype!r}; {hint}")
+    if checkpoint.base is None and dtype == "int8":
+        require_int8(checkpoint.config)
+        model = load_model(checkpoint.folder, mapped=True).eval()
+        quantize_model(model)
+        return model.to(choose_device(device))
     if checkpoint.base is None:
         model = load_model(checkpoint.folder, dtype=_DTYPES[dtype], device=choose_device(device)).eval()
     else:

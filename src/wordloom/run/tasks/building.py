@@ -24,8 +24,9 @@ from wordloom.models import (
     family_of,
     translates,
 )
-from wordloom.models.building.attention import check_attention_dropout, with_attention
+from wordloom.models.building.attention import check_attention_dropout, set_attention, with_attention
 from wordloom.models.building.build import skeleton
+from wordloom.models.building.quantized import quantize_model
 from wordloom.models.task_model import BODIES, SUMMARIES
 from wordloom.nn import set_attention_backend
 from wordloom.nn.attention import Approximation, running_kernel
@@ -33,19 +34,21 @@ from wordloom.nn.recurrent import CELLS, Recurrent
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe, TrainSettings
 from wordloom.recipe.data import LabelledData, TaskTokens
+from wordloom.recipe.recipe import LoraTable
 from wordloom.run.prepare import recipe_tokenizer
 from wordloom.text import Tokenizer
 from wordloom.training import Trainer
 from wordloom.training.gradient_checkpointing import checkpoint_blocks
-from wordloom.training.plan import check_fits
+from wordloom.training.plan import TuningMemory, check_fits, tuning_memory
 from wordloom.training.precision import compile_blocks
-from wordloom.weights import load_config, load_state, start_from
+from wordloom.weights import load_config, load_model, load_state, start_from
 from wordloom.weights.saving import pads_with_end_token
 
 log = logging.getLogger(__name__)
 
 _HEAD = "head_dropout"  # the setting of [model] that belongs to the head
 _ANY_VOCABULARY = 1000  # stands for the tokenizer's, which does not exist yet
+TUNING = ("instruction", "preference")  # objectives whose plan compares the ways to tune
 _DECIDED = ("pooler", "masked_lm_head", "next_sentence_head")  # parts of a body that the task decides on
 
 
@@ -134,6 +137,22 @@ def with_recipe_attention(recipe: Recipe, config: Any) -> Any:
     return config if attention is None else with_attention(config, attention)
 
 
+def ways_to_tune(recipe: Recipe, config: Any) -> TuningMemory | None:
+    """Return the memory of each way to tune a model of ``config``; None for a run that tunes none.
+
+    The adapter is that of ``[lora]``, or the default one.
+    """
+    if recipe.start_from is None or (recipe.lora is None and recipe.train.objective not in TUNING):
+        return None
+    table = recipe.lora or LoraTable.model_validate({})
+    return tuning_memory(config, recipe.train, rank=table.rank, targets=table.targets, dora=table.dora)
+
+
+def _in_8_bits(recipe: Recipe, start: Path, config: Any) -> bool:
+    """Return whether the run needs the weights of ``start`` in 8 bits only, so that they are read as such."""
+    return recipe.lora is not None and recipe.lora.base == "int8" and type(load_config(start)) is type(config)
+
+
 def new_model(
     recipe: Recipe,
     config: Any,
@@ -147,11 +166,23 @@ def new_model(
 
     ``extra_tokens`` is that of :func:`wordloom.weights.start_from`; ``whole`` requires all weights.
     """
-    check_fits(config, recipe.train, frozen=recipe.lora is not None)
+    ways = ways_to_tune(recipe, config)
+    needed = None
+    if recipe.lora is not None and ways is not None:
+        needed = ways.lora_int8 if recipe.lora.base == "int8" else ways.lora
+    check_fits(config, recipe.train, needed=needed, ways=ways)
     if start is not None:
         before, now = (getattr(body_config(c), "attention", None) for c in (load_config(start), config))
         if before != now:
             progress.say(f"attention   {before} in {start}, now {now}")
+    if start is not None and _in_8_bits(recipe, start, config):
+        model = load_model(start, mapped=True)
+        quantize_model(model)
+        if before != now:
+            set_attention(model, config.attention)
+        progress.say(f"weights     those of {start}, in 8 bits")
+        set_attention_backend(model, recipe.train.attention_backend)
+        return model
     model = build(config, generator=torch.Generator().manual_seed(recipe.seed))
     if start is not None and whole:
         load_state(model, start)
