@@ -285,7 +285,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     for change, says in (
         ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
         ({"bias": "all"}, "bias is 'all'"),
-        ({"modules_to_save": ["lm_head"]}, "modules_to_save is not supported"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save names lm_head; only heads can be read"),
     ):
         (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps({**stored, **change}))
         with pytest.raises(CheckpointError, match=says):

@@ -203,10 +203,8 @@ class Recipe(Table):
         default_factory=lambda: MaskingSettings.model_validate({})
     )
     """Masking of tokens."""
-    lora: Annotated[
-        LoraTable | None, OnlyIf("train.objective", ("causal_lm", "instruction", "preference"))
-    ] = None
-    """Adapter to train instead of the model, from a checkpoint."""
+    lora: LoraTable | None = None
+    """Adapter to train instead of the model, from a checkpoint. A fine-tuning head is trained with it."""
     old_task: Annotated[OldTask | None, OnlyIf("train.objective", excluded=("translation",))] = None
     """Text of the starting checkpoint, to measure or prevent forgetting."""
 

@@ -3,6 +3,10 @@
 The tensors are called ``base_model.model.<module of transformers>.lora_A.weight`` [r, in],
 ``.lora_B.weight`` [out, r] and ``.lora_magnitude_vector`` [out].  Where transformers keeps several of our
 matrices in a module, such as GPT-2's c_attn, their adapters are stored as one whose B is block-diagonal.
+
+The head of a fine-tuning task is stored whole, as ``base_model.model.<module of transformers>.weight`` and
+``.bias``, and ``modules_to_save`` names it.  If the model differs from its base, for example by the head,
+``model_config.json`` holds its config.
 """
 
 from __future__ import annotations
@@ -23,35 +27,50 @@ from torch import Tensor
 
 from wordloom.errors import CheckpointError
 from wordloom.files import replacement
-from wordloom.models import encodes, translates
+from wordloom.models import TaskConfig, body_config, encodes, translates
 from wordloom.models.building.lora import (
     adapter_names,
     choose_adapter,
     extend_adapter,
+    head_modules,
     linear_layers,
     lora_layers,
 )
+from wordloom.models.rnn_classifier import RNNClassifierConfig
 from wordloom.nn.lora import LoraSettings, LowRank
-from wordloom.weights.configs import ADAPTER_CONFIG
+from wordloom.weights.configs import ADAPTER_CONFIG, config_to_own_json, load_config
 from wordloom.weights.loading import renaming_of, weights_fingerprint
 from wordloom.weights.renaming import Row, listed
 
 CONFIG, TENSORS = ADAPTER_CONFIG, "adapter_model.safetensors"
+MODEL_CONFIG = "model_config.json"  # of a model that differs from its base
 _PREFIX = "base_model.model."
 _KINDS = {"lora_A.weight": "A", "lora_B.weight": "B", "lora_magnitude_vector": "m"}
 _BASE = "base_fingerprint"  # in the metadata of the tensors
+_HEADS = ("classifier", "pooler", "qa_outputs", "score")  # modules_to_save that can be read
+_TASK_TYPES = {
+    "classification": "SEQ_CLS",
+    "regression": "SEQ_CLS",
+    "token_classification": "TOKEN_CLS",
+    "question_answering": "QUESTION_ANS",
+}
 
 
 class LoadedAdapter(NamedTuple):
-    """The number of layers that the adapter ``name`` changes, of all linear layers."""
+    """The number of layers that the adapter ``name`` changes, of all linear layers.
+
+    ``head`` names the modules that were read whole.
+    """
 
     name: str
     layers: int
     of: int
+    head: tuple[str, ...] = ()
 
     def line(self) -> str:
         """Return the report as a line."""
-        return f"adapter     {self.name}: {self.layers} of {self.of} linear modules"
+        whole = f", and the head: {', '.join(self.head)}" if self.head else ""
+        return f"adapter     {self.name}: {self.layers} of {self.of} linear modules{whole}"
 
 
 class _Module(NamedTuple):
@@ -84,7 +103,9 @@ def save_adapter(
     base: str | Path | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write the adapter ``name`` of ``model`` into ``folder``; ``base`` is the folder of the base model.
+    """Write the adapter ``name`` of ``model`` and its head into ``folder``.
+
+    ``base`` is the folder of the base model.
 
     Raises CheckpointError if the folder holds an adapter and ``overwrite`` is False, and for a module of
     transformers of which only a part is adapted.
@@ -93,12 +114,18 @@ def save_adapter(
     if is_adapter(folder) and not overwrite:
         raise CheckpointError(f"{folder} holds an adapter already; choose another folder, or --force")
     tensors, chosen = _stored(model, name)
-    config = _adapter_config(model, chosen, base)
+    heads = _stored_head(model)
+    config = _adapter_config(model, chosen, heads, base)
+    differs = bool(heads) if base is None else model.config != load_config(base)
     metadata = {"format": "pt"} | ({} if base is None else {_BASE: weights_fingerprint(base)})
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with replacement(folder, last=CONFIG) as new:
-            save_file(tensors, new / TENSORS, metadata=metadata)
+        with replacement(folder, last=CONFIG, stale=[MODEL_CONFIG]) as new:
+            whole = {f"{_PREFIX}{theirs}": tensor for theirs, tensor in heads.items()}
+            save_file(tensors | whole, new / TENSORS, metadata=metadata)
+            if differs:
+                own = json.dumps(config_to_own_json(model.config), indent=2) + "\n"
+                (new / MODEL_CONFIG).write_text(own, encoding="utf-8")
             (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder} could not be written: {error}") from error
@@ -127,7 +154,7 @@ def _stored(model: Any, name: str) -> tuple[dict[str, Tensor], dict[str, LoraSet
             )
         chosen[module.theirs] = _joined(parts[0].settings, len(parts))
         stored = {
-            "lora_A.weight": torch.cat(tuple(part.A for part in parts)),
+            "lora_A.weight": _inputs(module.row, torch.cat(tuple(part.A for part in parts))),
             "lora_B.weight": _outputs(module.row, _block_diagonal([part.B for part in parts])),
         }
         norms: list[Tensor] = [part.m for part in parts if part.m is not None]
@@ -136,6 +163,21 @@ def _stored(model: Any, name: str) -> tuple[dict[str, Tensor], dict[str, LoraSet
         for end, tensor in stored.items():
             tensors[f"{_PREFIX}{module.theirs}.{end}"] = tensor.detach().to("cpu").contiguous()
     return tensors, chosen
+
+
+def _stored_head(model: Any) -> dict[str, Tensor]:
+    """Return the tensors of the head under transformers' names."""
+    state = dict(model.named_parameters())
+    return {row.theirs: row.stored(state).to("cpu").contiguous() for row in _head_rows(model.config)}
+
+
+def _head_rows(config: Any) -> list[Row]:
+    """Return the rows of the table of names that hold the head."""
+    heads = tuple(f"{name}." for name in head_modules(config))
+    if not heads:
+        return []
+    rows = renaming_of(config).rows
+    return [row for row in rows if row.ours and all(name.startswith(heads) for name in row.ours)]
 
 
 def _joined(settings: LoraSettings, n: int) -> LoraSettings:
@@ -151,11 +193,21 @@ def _block_diagonal(blocks: list[Tensor]) -> Tensor:
 
 def _outputs(row: Row, tensor: Tensor) -> Tensor:
     """Reorder the rows of ``tensor`` [out, ..] as transformers orders the outputs."""
-    return Row(row.theirs, ("",), halves=0 if row.halves is not None else None).join([tensor])
+    return _along(row, 0).join([tensor])
+
+
+def _inputs(row: Row, tensor: Tensor) -> Tensor:
+    """Reorder the columns of ``tensor`` [.., in] as transformers orders the inputs."""
+    return _along(row, 1).join([tensor])
+
+
+def _along(row: Row, axis: int) -> Row:
+    """Return the row of a factor of the weight in ``row``, which orders the outputs (0) or the inputs (1)."""
+    return Row(row.theirs, ("",), halves=axis if row.halves == axis else None)
 
 
 def _adapter_config(
-    model: Any, chosen: Mapping[str, LoraSettings], base: str | Path | None
+    model: Any, chosen: Mapping[str, LoraSettings], heads: Collection[str], base: str | Path | None
 ) -> dict[str, Any]:
     """Return peft's LoraConfig: the commonest settings, and the ranks and alphas of modules that differ."""
     common = Counter(chosen.values()).most_common(1)[0][0]
@@ -174,7 +226,7 @@ def _adapter_config(
         "alpha_pattern": {pattern: each.alpha for pattern, each in others.items()},
         "fan_in_fan_out": any(module.row.layout == "conv1d" for module in _modules(model)),
         "bias": "none",
-        "modules_to_save": None,
+        "modules_to_save": sorted(set(map(_module_to_save, heads))) or None,
         "init_lora_weights": True,
         "inference_mode": True,
     }
@@ -185,14 +237,34 @@ def _pattern(module: str) -> str:
     return f"^{re.escape(module)}$"
 
 
+def _module_to_save(theirs: str) -> str:
+    """Return peft's name for the module of a head's tensor: "pooler" for ``bert.pooler.dense.weight``.
+
+    It is the last part of the module's name, without the layers that transformers has in the module.
+    """
+    parts = theirs.split(".")[:-1]
+    return parts[-2] if parts[-1] in ("dense", "out_proj") else parts[-1]
+
+
 def _task_type(config: Any) -> str | None:
+    """Return peft's type of the task; None where peft has none, and its general class is to be used."""
+    if isinstance(config, TaskConfig):
+        other = None if config.encodes else "SEQ_CLS"  # multiple choice, which a causal model reads as a text
+        return _TASK_TYPES.get(config.task, other)
+    if isinstance(config, RNNClassifierConfig):
+        return None
     if encodes(config):
-        return "FEATURE_EXTRACTION"
+        return None if config.masked_lm_head else "FEATURE_EXTRACTION"
     return "SEQ_2_SEQ_LM" if translates(config) else "CAUSAL_LM"
 
 
 def _targets(model: Any, adapted: Collection[str]) -> list[str]:
-    """Return the last parts of the modules' names if these name no other module, else whole names."""
+    """Return the last parts of the modules' names if these name no other module, else whole names.
+
+    Encoders get whole names, because transformers may add a pooler, whose last part is that of other modules.
+    """
+    if encodes(body_config(model.config)):
+        return sorted(adapted)
     ends = {name.rpartition(".")[2] for name in adapted}
     others = {module.theirs for module in _modules(model)}.difference(adapted)
     return sorted(adapted if any(name.rpartition(".")[2] in ends for name in others) else ends)
@@ -214,8 +286,10 @@ def load_adapter(
     ``base`` is the folder that ``model`` was loaded from.  It must have the weights that the adapter was
     trained on, if the adapter says which.  ``replace_existing`` replaces an adapter of this name.
 
+    A head in the folder replaces that of the model.
+
     Raises CheckpointError for a folder without an adapter, another kind of adapter than LoRA, tensors that no
-    module of the model has, missing tensors, another shape, and an adapter of another base.
+    module of the model has, missing tensors, another shape, an adapter of another base, and a second head.
     """
     folder = Path(folder)
     config = _config(folder)
@@ -227,16 +301,27 @@ def load_adapter(
             f"{folder} was trained on another base than {base}, whose weights differ; take the base that "
             f"{CONFIG} names: {config.get('base_model_name_or_path')}"
         )
-    modules = {module.theirs: module for module in _modules(model)}
+    bare = renaming_of(model.config).bare
+    modules = {bare(module.theirs): module for module in _modules(model)}
+    tensors = {bare(key.removeprefix(_PREFIX)): tensor for key, tensor in tensors.items()}
+    head = {bare(row.theirs): row for row in _head_rows(model.config)}
+    whole = {key: tensors.pop(key) for key in head if key in tensors}
+    if whole and set(adapter_names(model)) - {name}:
+        raise CheckpointError(
+            f"{folder} holds a head, and the model has that of the adapter '{adapter_names(model)[0]}'; load "
+            "each of them into a model of its own"
+        )
     found = _by_module(folder, tensors, modules)
     layers = 0
-    for theirs, parts in found.items():
-        module = modules[theirs]
-        settings = _settings(config, theirs, parts, len(module.layers))
+    for key, parts in found.items():
+        module = modules[key]
+        settings = _settings(config, {module.theirs, key}, parts, len(module.layers))
         _put(model, module, settings, parts, name, folder)
         layers += len(module.layers)
+    read = [ours for key, tensor in whole.items() for ours in _put_head(model, head[key], tensor, folder)]
     choose_adapter(model, name)
-    return LoadedAdapter(name, layers, len(linear_layers(model)))
+    heads = dict.fromkeys(ours.rpartition(".")[0] for ours in read)
+    return LoadedAdapter(name, layers, len(linear_layers(model)), tuple(heads))
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -251,8 +336,11 @@ def _config(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} holds no table of settings; copy or write it again")
     if config.get("peft_type") != "LORA":
         raise CheckpointError(f"{path}: peft_type is {config.get('peft_type')!r}; only LORA can be read")
-    if config.get("modules_to_save"):
-        raise CheckpointError(f"{path}: modules_to_save is not supported; merge the adapter with peft first")
+    if others := sorted(set(config.get("modules_to_save") or ()) - set(_HEADS)):
+        raise CheckpointError(
+            f"{path}: modules_to_save names {listed(others)}; only heads can be read ({', '.join(_HEADS)}); "
+            "merge the adapter with peft first"
+        )
     if config.get("bias", "none") != "none":
         raise CheckpointError(f"{path}: bias is {config['bias']!r}; only 'none' can be read")
     return config
@@ -278,9 +366,8 @@ def _by_module(
     found: dict[str, dict[str, Tensor]] = {}
     unknown = []
     for key, tensor in tensors.items():
-        bare = key.removeprefix(_PREFIX)
-        end = next((end for end in _KINDS if bare.endswith(f".{end}")), None)
-        theirs = bare.removesuffix(f".{end}") if end else bare
+        end = next((end for end in _KINDS if key.endswith(f".{end}")), None)
+        theirs = key.removesuffix(f".{end}") if end else key
         if end is None or theirs not in modules:
             unknown.append(key)
         else:
@@ -291,8 +378,10 @@ def _by_module(
             f"{listed(unknown, most=3) or 'none'}, and the modules here are {listed(modules, most=3)}"
         )
     if unknown:
+        head = any(part in _HEADS for key in unknown for part in key.split("."))
+        advice = "; the head needs a base that has it" if head else ""
         raise CheckpointError(
-            f"{folder} has tensors that this model has no place for: {listed(unknown, most=3)}"
+            f"{folder} has tensors that this model has no place for: {listed(unknown, most=3)}{advice}"
         )
     for theirs, parts in found.items():
         if missing := {"A", "B"} - parts.keys():
@@ -300,12 +389,17 @@ def _by_module(
     return found
 
 
-def _settings(config: Mapping[str, Any], theirs: str, parts: Mapping[str, Tensor], n: int) -> LoraSettings:
-    """Return the settings of the adapter of each of n matrices in a module, with the scale of the whole."""
+def _settings(
+    config: Mapping[str, Any], names: Collection[str], parts: Mapping[str, Tensor], n: int
+) -> LoraSettings:
+    """Return the settings of the adapter of each of n matrices in a module, with the scale of the whole.
+
+    ``names`` are those of the module, with and without the prefix of its body.
+    """
 
     def chosen(patterns: Any, otherwise: float) -> float:
         for pattern, value in (patterns or {}).items():
-            if re.match(rf"(.*\.)?({pattern})$", theirs):
+            if any(re.match(rf"(.*\.)?({pattern})$", name) for name in names):
                 return float(value)
         return otherwise
 
@@ -344,7 +438,7 @@ def _put(
     n = len(module.layers)
     if settings.dora and "m" not in parts:
         raise CheckpointError(f"{folder} lacks lora_magnitude_vector of {module.theirs}")
-    A, B = parts["A"], _ours(module.row, parts["B"]).chunk(n)
+    A, B = _along(module.row, 1).split(parts["A"])[0], _ours(module.row, parts["B"]).chunk(n)
     values = [{"A": A, "B": rows} for rows in B]
     if n > 1 and settings.rank * n == A.shape[0]:  # block-diagonal
         values = [{"A": A.chunk(n)[i], "B": rows.chunk(n, dim=1)[i]} for i, rows in enumerate(B)]
@@ -365,16 +459,35 @@ def _put(
                 target.copy_(value)
 
 
+def _put_head(model: Any, row: Row, tensor: Tensor, folder: Path) -> tuple[str, ...]:
+    """Copy a tensor of the head into ``model``, and return the names of its parameters."""
+    for name, value in zip(row.ours, row.split(tensor), strict=True):
+        target: Tensor = model.get_parameter(name)
+        if target.shape != value.shape:
+            raise CheckpointError(
+                f"{folder} has {row.theirs} of {list(value.shape)} where the model's has "
+                f"{list(target.shape)}; it belongs to a model with other labels"
+            )
+        with torch.no_grad():
+            target.copy_(value)
+    return row.ours
+
+
 def _ours(row: Row, tensor: Tensor) -> Tensor:
-    return Row(row.theirs, ("",), halves=0 if row.halves is not None else None).split(tensor)[0]
+    return _along(row, 0).split(tensor)[0]
 
 
 def _modules(model: Any) -> list[_Module]:
-    """Return the modules of transformers that hold the weights of our linear layers."""
-    layers = linear_layers(model)
+    """Return the modules of transformers that hold the weights of our linear layers.
+
+    The names of an encoder without a head are those in transformers' class without a head.
+    """
+    layers, renaming = linear_layers(model), renaming_of(model.config)
+    alone = _task_type(model.config) == "FEATURE_EXTRACTION"
     found = []
-    for row in renaming_of(model.config).rows:
+    for row in renaming.rows:
         ours = tuple(name.removesuffix(".weight") for name in row.ours)
         if row.theirs.endswith(".weight") and ours and all(name in layers for name in ours):
-            found.append(_Module(row.theirs.removesuffix(".weight"), ours, row))
+            theirs = row.theirs.removesuffix(".weight")
+            found.append(_Module(renaming.bare(theirs) if alone else theirs, ours, row))
     return found

@@ -103,6 +103,16 @@ def config_to_json(config: Any, tokens: Mapping[str, int | None] | None = None) 
     }
 
 
+def config_to_own_json(config: Any) -> dict[str, Any]:
+    """Return the contents of a config.json for ``config`` under our own model type, with all its settings.
+
+    Unlike those of :func:`config_to_json`, they name the heads even without the stored tensors.
+    """
+    if isinstance(config, TaskConfig):
+        return json_with_head(config_to_own_json(config.body), config)
+    return {"model_type": OWN + family_of(config), **_plain(asdict(config))}
+
+
 def config_from_json(theirs: Mapping[str, Any]) -> Any:
     """Return our config from the contents of a config.json.
 

@@ -176,7 +176,7 @@ class Renaming:
         unexpected: list[str] = []
         for name in stored:
             spelled = self._spelled(name)
-            bare = self._bare(spelled)
+            bare = self.bare(spelled)
             full = spelled if spelled in table or spelled in tied else self.prefixes[0] + bare
             if full in table:
                 if full in found:
@@ -205,13 +205,13 @@ class Renaming:
                 return name.removesuffix(end) + ours
         return name
 
-    def _bare(self, name: str) -> str:
+    def bare(self, name: str) -> str:
         """Return ``name`` without the first prefix it starts with."""
         return next((name.removeprefix(p) for p in self.prefixes if name.startswith(p)), name)
 
     def ignored_as(self, name: str) -> str | None:
         """Return the description of a stored tensor that is ignored; None for any other name."""
-        bare = self._bare(self._spelled(name))
+        bare = self.bare(self._spelled(name))
         return next((known.description for known in self.ignored if re.fullmatch(known.pattern, bare)), None)
 
     def to_ours(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _SIF = ("a", "counts", "fit_on", "component", "save_component")
 _WORDS = ("method", "split", "cased", "no_phrases", "rows", *_SIF)  # options for word vectors
 _MODELS = ("level", "layer", "pooling", "too_long", "device", "dtype")  # options for models
-_FILES = ("config.json", "vectors.json", "vocabulary.json", "model.bin")  # every folder has one of them
+_MODEL_FILES = ("config.json", "adapter_config.json")
+_FILES = (*_MODEL_FILES, "vectors.json", "vocabulary.json", "model.bin")  # every folder has one of them
 
 
 def command(
@@ -161,7 +162,7 @@ def _check_vectors(path: Path) -> None:
 
 def _of_training(folder: Path) -> dict[str, Any]:
     """Return the columns of single texts, else the field, that the recipe of the run in ``folder`` names."""
-    if not (folder / "config.json").exists():
+    if not any((folder / name).exists() for name in _MODEL_FILES):
         return {"field": None}
     from wordloom.run.checkpoint.loaders import read_checkpoint
     from wordloom.run.prepare import training_columns

@@ -22,7 +22,9 @@ Level = Literal["text", "token"]
 def holds_model(folder: Path) -> bool:
     """Return whether ``folder`` holds a model, rather than word vectors or a bag of words."""
     others = ("vectors.json", "vocabulary.json")
-    return (folder / "config.json").exists() and not any((folder / name).exists() for name in others)
+    models = ("config.json", "adapter_config.json")
+    holds_one = any((folder / name).exists() for name in models)
+    return holds_one and not any((folder / name).exists() for name in others)
 
 
 def embed_model(

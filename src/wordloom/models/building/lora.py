@@ -10,10 +10,23 @@ import torch
 from torch import nn
 
 from wordloom.errors import ConfigError, did_you_mean
+from wordloom.models.rnn_classifier import RNNClassifierConfig
+from wordloom.models.task_model import SUMMARIES, TaskConfig
 from wordloom.nn.lora import LoraLinear, LoraSettings, LowRank
 from wordloom.nn.quantized import Int8Linear
 
 DEFAULT_TARGETS = ("*_proj",)  # all matrices of the blocks
+
+
+def head_modules(config: Any) -> tuple[str, ...]:
+    """Return the modules of a model of ``config`` that are trained whole beside an adapter.
+
+    These are the head of a fine-tuning task and, if the head reads an encoder's pooled vector, the pooler.
+    """
+    if isinstance(config, TaskConfig):
+        pooled = config.encodes and config.task in SUMMARIES
+        return ("body.pooler", "classifier") if pooled else ("classifier",)
+    return ("classifier",) if isinstance(config, RNNClassifierConfig) else ()
 
 
 def linear_layers(model: nn.Module) -> dict[str, nn.Module]:
@@ -60,17 +73,24 @@ def add_adapter(
     name: str = "default",
     generator: torch.Generator | None = None,
 ) -> None:
-    """Give the linear layers called ``layers`` an adapter, make it the active one, and train it alone.
+    """Give the linear layers called ``layers`` an adapter, make it the active one, and train it.
 
-    All other parameters of ``model`` lose ``requires_grad``.
+    A head (:func:`head_modules`) is trained whole. All other parameters of ``model`` lose ``requires_grad``.
 
-    Raises ConfigError for an adapter ``name`` that the model has already.
+    Raises ConfigError for an adapter ``name`` that the model has already, and for a layer of the head.
     """
     if name in adapter_names(model):
         raise ConfigError(f"the model has an adapter '{name}' already; choose another name")
     if not name or "." in name:
         raise ConfigError(f"an adapter cannot be called {name!r}; give a name without a dot")
+    layers, heads = list(layers), head_modules(model.config)
+    if in_head := [layer for layer in layers if layer in heads]:
+        raise ConfigError(
+            f"{in_head[0]} belongs to the head, which is trained whole; take it out of the lora targets"
+        )
     model.requires_grad_(False)
+    for head in heads:
+        model.get_submodule(head).requires_grad_(True)
     extend_adapter(model, settings, layers, name=name, generator=generator)
     choose_adapter(model, name)
 
@@ -97,11 +117,11 @@ def extend_adapter(
                     "change; take it out of the lora targets"
                 )
             parent, _, last = layer_name.rpartition(".")
-            layer = LoraLinear(layer)
+            layer = LoraLinear(layer).train(layer.training)
             setattr(model.get_submodule(parent), last, layer)
         adapter = LowRank(layer.base, settings).to(_device(layer))
         adapter.init_weights(layer.base, generator)
-        layer.adapters[name] = adapter
+        layer.adapters[name] = adapter.train(layer.training)
 
 
 def _device(layer: LoraLinear) -> torch.device:

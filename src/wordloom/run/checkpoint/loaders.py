@@ -29,7 +29,8 @@ from wordloom.run.models.translator import Translator
 from wordloom.run.prepare import recipe_of
 from wordloom.training.precision import choose_device
 from wordloom.weights import load_config, load_model
-from wordloom.weights.adapters import base_of, is_adapter, load_adapter
+from wordloom.weights.adapted import adapted_config, load_adapted_model
+from wordloom.weights.adapters import base_of, is_adapter
 from wordloom.weights.configs import TOKEN_IDS
 from wordloom.weights.tensors import open_tensors, read_json
 
@@ -40,7 +41,7 @@ ColumnNames: TypeAlias = Sequence[Column] | None
 class Checkpoint:
     """A checkpoint folder and the model's config from its ``config.json``.
 
-    The folder of an adapter names the folder of its ``base``, whose config this is.
+    The folder of an adapter names the folder of its ``base``; the config is that of both together.
     """
 
     folder: Path
@@ -87,7 +88,7 @@ def read_checkpoint(folder: str | Path) -> Checkpoint:
             f"{folder} holds an adapter of {named}, where no model is; put the base model there, or correct "
             "base_model_name_or_path in its adapter_config.json"
         )
-    return Checkpoint(folder, load_config(base), base)
+    return Checkpoint(folder, adapted_config(base, folder), base)
 
 
 def with_adapter(checkpoint: Checkpoint, adapter: str | Path) -> Checkpoint:
@@ -96,7 +97,7 @@ def with_adapter(checkpoint: Checkpoint, adapter: str | Path) -> Checkpoint:
         raise CheckpointError(
             f"{checkpoint.folder} is an adapter itself; name its base model, or leave one out"
         )
-    return Checkpoint(Path(adapter), checkpoint.config, checkpoint.folder)
+    return Checkpoint(Path(adapter), adapted_config(checkpoint.folder, adapter), checkpoint.folder)
 
 
 class Reporter(Protocol):
@@ -153,9 +154,8 @@ def _model(checkpoint: Checkpoint, device: str, dtype: str) -> Any:
     if checkpoint.base is None:
         model = load_model(checkpoint.folder, dtype=_DTYPES[dtype], device=choose_device(device)).eval()
     else:
-        model = load_model(checkpoint.base, dtype=torch.float32, device=choose_device(device)).eval()
-        name = load_adapter(model, checkpoint.folder, base=checkpoint.base).name
-        merge_adapter(model, name)  # in float32
+        model, adapter = load_adapted_model(checkpoint.base, checkpoint.folder, device=choose_device(device))
+        merge_adapter(model, adapter.name)  # in float32
         model.to(_DTYPES[dtype] or stored_dtype(checkpoint.base))
     if dtype == "int8":
         quantize_model(model)
@@ -206,7 +206,7 @@ def load_bag_of_words(checkpoint: Checkpoint, device: str, dtype: str) -> TextCl
 
 
 def load_translator(checkpoint: Checkpoint, device: str, dtype: str) -> Translator:
-    folder, model = checkpoint.folder, _model(checkpoint, device, dtype)
+    folder, model = checkpoint.model_folder, _model(checkpoint, device, dtype)  # an adapter has no tokenizers
     path, stored = folder / "generation_config.json", read_json(folder / "config.json")
     defaults = read_json(path) if path.exists() else {}
     settings = defaults if path.exists() else stored  # as transformers does
@@ -235,7 +235,7 @@ def load_translator(checkpoint: Checkpoint, device: str, dtype: str) -> Translat
         model=model,
         config=model.config,
         forced_eos_id=settings.get("forced_eos_token_id"),
-        folder=folder,
+        folder=checkpoint.folder,
         generation_defaults=defaults,
         **tokens,
     )

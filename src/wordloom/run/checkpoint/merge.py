@@ -8,14 +8,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from wordloom.errors import CheckpointError
 from wordloom.models import translates
 from wordloom.models.building.lora import merge_adapter
 from wordloom.run.checkpoint.derived import check_out
 from wordloom.run.checkpoint.loaders import stored_dtype
-from wordloom.run.models.tokenizers import folder_tokenizer
-from wordloom.weights import load_model, save_model
-from wordloom.weights.adapters import LoadedAdapter, load_adapter
+from wordloom.run.models.sentence_folder import pooling_files, pooling_of
+from wordloom.run.models.tokenizers import folder_tokenizer, read_vocabularies
+from wordloom.text import Tokenizer
+from wordloom.weights import save_model
+from wordloom.weights.adapted import load_adapted_model
+from wordloom.weights.adapters import LoadedAdapter
 from wordloom.weights.tensors import read_json
 
 _ROWS, _TOKENS = 2, 32  # of the random text on which both are compared
@@ -39,18 +41,14 @@ def merge_into_base(
 ) -> Merged:
     """Write the model of ``base`` with ``adapter`` merged into its weights into the folder ``out``.
 
-    The product is added in float32 and stored in the precision of ``base``.  The tokenizer and the generation
-    settings are those of the adapter, if it has some.
+    The product is added in float32 and stored in the precision of ``base``.  The tokenizer, the generation
+    settings and the pooling are those of the adapter, if it has some.
 
-    Raises CheckpointError for an adapter of another base, a family whose logits need two texts, and as
-    :func:`wordloom.weights.save_model`.
+    Raises CheckpointError for an adapter of another base, and as :func:`wordloom.weights.save_model`.
     """
     base, adapter, out = Path(base), Path(adapter), Path(out)
     check_out(out)
-    model: Any = load_model(base, dtype=torch.float32)
-    if translates(model.config):
-        raise CheckpointError(f"{base} holds an encoder-decoder; only models of one text can be merged")
-    loaded = load_adapter(model, adapter, base=base)
+    model, loaded = load_adapted_model(base, adapter)
     tokens = torch.randint(
         model.config.vocab_size, (_ROWS, _tokens(model)), generator=torch.Generator().manual_seed(0)
     )
@@ -60,20 +58,39 @@ def merge_into_base(
     dtype = stored_dtype(base)
     model.to(dtype)
     stored = float((_outputs(model.float(), tokens) - expected).abs().max())
-    folders, V = (adapter, base), model.config.vocab_size
-    tokenizer = folder_tokenizer(adapter, V) or folder_tokenizer(base, V)
-    paths = [path for folder in folders if (path := folder / "generation_config.json").exists()]
     facts = {"base": str(base), "adapter": str(adapter), "largest_change_of_a_logit": largest}
+    files = {"merge.json": json.dumps(facts, indent=2) + "\n"}
+    if (pooling := pooling_of(adapter)) is not None:
+        files |= pooling_files(model.config.dim, pooling)
+    tokenizer, source_tokenizer = _tokenizers(model.config, adapter, base)
     save_model(
         model,
         out,
         dtype=dtype,
         tokenizer=tokenizer,
-        generation=read_json(paths[0]) if paths else None,
-        files={"merge.json": json.dumps(facts, indent=2) + "\n"},
+        source_tokenizer=source_tokenizer,
+        generation=_generation(adapter, base),
+        files=files,
         overwrite=overwrite,
     )
     return Merged(loaded, largest, stored, dtype)
+
+
+def _generation(adapter: Path, base: Path) -> dict[str, Any] | None:
+    """Return the generation settings of the adapter, or else of the base."""
+    paths = [folder / "generation_config.json" for folder in (adapter, base)]
+    return next((read_json(path) for path in paths if path.exists()), None)
+
+
+def _tokenizers(config: Any, adapter: Path, base: Path) -> tuple[Tokenizer | None, Tokenizer | None]:
+    """Return the tokenizer, and that of the sources if a translation model has one for them."""
+    V = config.vocab_size
+    if not translates(config):
+        return folder_tokenizer(adapter, V) or folder_tokenizer(base, V), None
+    if not (base / "tokenizer.json").exists():
+        return None, None
+    sides = read_vocabularies(base, config)
+    return sides.target, sides.beside
 
 
 def _tokens(model: Any) -> int:
@@ -81,7 +98,13 @@ def _tokens(model: Any) -> int:
 
 
 def _outputs(model: Any, tokens: torch.Tensor) -> torch.Tensor:
-    """Return the logits, or the hidden states of a model that gives none."""
+    """Return the logits, or the hidden states of a model that gives none.
+
+    An encoder-decoder reads ``tokens`` on both sides.
+    """
+    if translates(model.config):
+        logits: torch.Tensor = model(tokens % model.config.source_vocab, tokens)
+        return logits
     out = model(tokens)
     found: torch.Tensor = getattr(out, "last_hidden_state", out)
     return found

@@ -142,6 +142,7 @@ def rnn_classifier_task(recipe: Recipe, start: Path | None, progress: TrainingPr
         build_model=lambda: new_model(recipe, config, start, progress, whole=True),
         set_up=lambda trainer: f"{config.cell} by {trainer.model.blocks[0].forwards.kernel}",  # type: ignore
         costs=Costs(flops_per_token=_flops(config, tokens), tokens_per_sample=tokens, dense=True),
+        tokenizer=tokenizer,
         **head_parts(head, read, progress, tokenizer.fingerprint),
     )
 

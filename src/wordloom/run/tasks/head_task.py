@@ -55,6 +55,7 @@ def head_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) ->
         build_model=lambda: new_model(recipe, config, start, progress, extra_tokens=has_task_tokens(recipe)),
         set_up=lambda trainer: set_up_blocks(trainer, s, padded=config.encodes, tokens=forward_tokens),
         costs=_costs(recipe, config, tokens),
+        tokenizer=tokenizer,
         **head_parts(head, read, progress, tokenizer.fingerprint),
     )
 

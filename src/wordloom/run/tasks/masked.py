@@ -75,6 +75,7 @@ def masked_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) 
         evaluate=evaluate,
         scored=scored,
         save=partial(save_model, tokenizer=tokenizer),
+        tokenizer=tokenizer,
         costs=_costs(recipe, config),
     )
 

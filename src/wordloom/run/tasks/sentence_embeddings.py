@@ -86,6 +86,8 @@ def sentence_task(recipe: Recipe, start: Path | None, progress: TrainingProgress
         build_model=lambda: new_model(recipe, config, start, progress),
         set_up=lambda trainer: set_up_blocks(trainer, s, padded=True, tokens=s.batch_size * tokens),
         save=partial(save_model, tokenizer=tokenizer, files=files),
+        tokenizer=tokenizer,
+        files=files,
         costs=Costs(
             flops_per_token=3 * (flops.layers + flops.attention), tokens_per_sample=tokens, dense=True
         ),

@@ -35,8 +35,8 @@ class Task:
         objective: the objective; None: the one that the recipe names.
         sample: returns a text that the model writes; None for a model that writes none.
         save: writes a model and its tokenizer into a folder, as :func:`wordloom.weights.save_model` does.
-        tokenizer, generation: the tokenizer and the settings of generation_config.json in the folder of an
-            adapter; None for a task that trains no adapters.
+        tokenizer, generation, files: the tokenizer, the settings of generation_config.json and further files
+            in the folder of an adapter; without them, those of its base are used.
         load: reads a checkpoint of the run, to finish with it.
     """
 
@@ -55,6 +55,7 @@ class Task:
     timed: bool = True
     tokenizer: Tokenizer | None = None
     generation: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
     load: Callable[[Path], Any] = load_model
 
 
