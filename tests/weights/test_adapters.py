@@ -14,12 +14,27 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from wordloom.errors import CheckpointError, ConfigError
-from wordloom.models import GPT2Config, GPTConfig, LlamaConfig, RNNConfig, build
+from wordloom.models import (
+    BertConfig,
+    BertGenerationConfig,
+    GPT2Config,
+    GPTConfig,
+    LlamaConfig,
+    RNNClassifierConfig,
+    RNNConfig,
+    RobertaConfig,
+    Seq2SeqConfig,
+    TaskConfig,
+    TransformerConfig,
+    build,
+    translates,
+)
 from wordloom.models.building.lora import (
     DEFAULT_TARGETS,
     adapter_names,
     add_adapter,
     choose_adapter,
+    head_modules,
     linear_layers,
     lora_layers,
     matching_layers,
@@ -163,6 +178,68 @@ def test_an_adapter_begins_as_its_base_and_merges_exactly(trial: int, tmp_path: 
     assert not lora_layers(model)
     torch.testing.assert_close(logits_of(model, tokens), adapted, rtol=1e-4, atol=1e-5)
     save_model(model, tmp_path / "merged")  # a model like any other
+
+
+HEADS = ("lm_head", "pooler", "classifier", "mlm_transform", "next_sentence")
+SHAPE: dict[str, Any] = {"vocab_size": V, "dim": 15, "n_layers": 2, "n_heads": 3, "max_seq_len": 12}
+RECURRENT: dict[str, Any] = {"vocab_size": V, "source_vocab_size": 29, "dim": 7, "n_layers": 2}
+OTHERS: dict[str, Any] = {
+    "bert": BertConfig(**SHAPE, masked_lm_head=True, next_sentence_head=True, dropout=0.0),
+    "roberta": RobertaConfig(**{**SHAPE, "n_heads": 1}, pooler=False, dropout=0.0),
+    "longformer": RobertaConfig(
+        **SHAPE, attention="band:2+global:1", global_projections=True, pooler=False, dropout=0.0
+    ),
+    "transformer": TransformerConfig(**SHAPE, hidden_dim=5, positions="learned"),
+    "bert_generation": BertGenerationConfig(**SHAPE, source_vocab_size=29, dropout=0.0),
+    "luong": Seq2SeqConfig(
+        **RECURRENT, hidden_dim=5, attention="dot", input_feeding=True, tie_embeddings=True, cell="gru"
+    ),
+    "bahdanau": Seq2SeqConfig(
+        **RECURRENT, hidden_dim=9, attention="additive", query="previous", bidirectional=True,
+        deep_output=True, memory_projection=True, cell="gru_reset_after",
+    ),
+    "cho": Seq2SeqConfig(**RECURRENT, hidden_dim=9, feed_context=True, cell="rnn_tanh"),
+    "projected": RNNConfig(vocab_size=V, dim=7, hidden_dim=9, n_layers=2, cell="lstm", projection=4),
+    "rnn_classifier": RNNClassifierConfig(
+        vocab_size=V, dim=7, hidden_dim=5, n_layers=2, bidirectional=True, id2label={"0": "a", "1": "b"}
+    ),
+    "classifier on a BERT": TaskConfig(body=BertConfig(**SHAPE, dropout=0.0), id2label={"0": "a", "1": "b"}),
+    "words of a GPT": TaskConfig(
+        body=GPTConfig(**SHAPE, dropout=0.0), task="token_classification", id2label={"0": "a", "1": "b"}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("rank", [1, 20])
+def test_the_default_targets_of_every_family(name: str, rank: int) -> None:
+    model = build(OTHERS[name]).eval()
+    for head in head_modules(model.config):  # that of a recurrent classifier begins with zeros
+        torch.nn.init.normal_(model.get_submodule(head).weight)
+    tokens = torch.randint(0, 29, (3, 7))
+
+    def outputs() -> Tensor:
+        out = model(tokens, tokens) if translates(model.config) else logits_of(model, tokens)
+        return getattr(out, "last_hidden_state", out)
+
+    before, layers = outputs(), matching_layers(model, DEFAULT_TARGETS)
+    rest = linear_layers(model).keys() - set(layers)
+    assert all(layer.removeprefix("body.").startswith((*HEADS, "bridges")) for layer in rest)
+    assert not any(layer.removeprefix("body.").startswith(HEADS) for layer in layers)
+    add_adapter(model, some_settings(random.Random(), rank=rank), layers)
+    assert not any(module.training for module in model.modules())
+    torch.testing.assert_close(outputs(), before, rtol=1e-4, atol=1e-5)
+    whole = tuple(f"{head}." for head in head_modules(model.config))
+    trained = [key for key, parameter in model.named_parameters() if parameter.requires_grad]
+    assert all(".adapters.default." in key or key.startswith(whole) for key in trained)
+    shake(model)
+    adapted = outputs()
+    assert (adapted - before).abs().max() > 1e-4 * before.abs().max()
+    adapted.pow(2).sum().backward()
+    for layer, adapter in lora_layers(model).items():  # an adapter that nothing calls has no gradient
+        assert adapter.adapters["default"].B.grad is not None, layer
+    merge_adapter(model, "default")
+    torch.testing.assert_close(outputs(), adapted, rtol=1e-3, atol=1e-5)
 
 
 def test_a_row_of_zeros_stays_one_under_dora() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from wordloom.errors import CheckpointError
-from wordloom.models import TaskConfig, body_config, build, family_of, skeleton
+from wordloom.models import body_config, build, family_of, skeleton
 from wordloom.models.building.lora import head_modules
 from wordloom.weights.adapters import MODEL_CONFIG, LoadedAdapter, load_adapter
 from wordloom.weights.configs import config_from_json, load_config
@@ -60,8 +60,10 @@ def untrained_parts(config: Any, base: str | Path) -> tuple[str, ...]:
     ours, theirs = body_config(config), body_config(stored)
     if type(ours) is not type(theirs):
         raise CheckpointError(f"{base} holds a {family_of(theirs)}, and the run trains a {family_of(ours)}")
-    names = {name.rpartition(".")[0] for name in skeleton(ours).state_dict()}
-    names -= {name.rpartition(".")[0] for name in skeleton(theirs).state_dict()}
     heads = {name.removeprefix("body.") for name in head_modules(config)}
-    unused = {"lm_head"} if isinstance(config, TaskConfig) and not config.language_model else set()
-    return tuple(sorted(names - heads - unused))
+    return tuple(sorted(_modules(config) - _modules(stored) - heads))
+
+
+def _modules(config: Any) -> set[str]:
+    """Return the modules with weights in a model of ``config``, by their names in its body."""
+    return {name.rpartition(".")[0].removeprefix("body.") for name in skeleton(config).state_dict()}

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -209,6 +210,9 @@ CASES = {
     "translation, two tokenizers": Case(
         translation("transformer", separate=True), ("lora.rank=40", "lora.rank_stabilised=true"), _translated
     ),
+    "translation, Transformer in 8 bits": Case(
+        translation("transformer", separate=True), ("lora.base=int8", "lora.dora=true"), _translated
+    ),
     "translation, recurrent": Case(translation("seq2seq", separate=True), ("lora.rank=3",), _translated),
     "classification, BERT": Case(classification("bert"), ("lora.dropout=0.2",)),
     "classification, RoBERTa": Case(classification("roberta"), ("lora.rank=1",)),
@@ -257,7 +261,7 @@ def test_an_adapter_is_trained_resumed_loaded_and_merged(name: str, tmp_path: Pa
         key = key.replace(".base.", ".")
         assert torch.equal(parameter, stored[key if key in stored else key.removeprefix("body.")]), key
     moved = [layer.adapters["default"].B.abs().max() > 0 for layer in lora_layers(model).values()]
-    assert any(moved)
+    assert all(moved)
     first = load_file(whole / "checkpoints/step-3/adapter_model.safetensors")
     stored_heads = [key for key in one if ".lora_" not in key]
     assert bool(stored_heads) == bool(heads)
@@ -350,6 +354,31 @@ def test_an_old_task_is_rehearsed_through_the_adapter(tmp_path: Path) -> None:
     assert wordloom.load(done.folder).config.language_model
 
 
+def test_a_base_of_another_task_in_8_bits(tmp_path: Path) -> None:
+    recipe = classification("llama")(tmp_path)
+    train(recipe, ["train.steps=1"], out=tmp_path / "tuned", start_from=tmp_path / "body")
+    given = ["lora.rank=2", "lora.base=int8"]
+    done = train(recipe, given, out=tmp_path / "run", start_from=tmp_path / "tuned")
+    assert wordloom.load(done.folder).predict(TEXTS[:2])
+    (tmp_path / "text.txt").write_text("\n".join(TEXTS * 8))
+    data = f'train = "{tmp_path}/text.txt"\nseparator = "line"\nvalidation_fraction = 0.2'
+    says = r"tuned lacks lm_head, which this run needs; \[lora\] trains no new parts"
+    with pytest.raises(RecipeError, match=says):
+        train(_recipe(tmp_path, data, "causal_lm"), ["lora.rank=2"], out=tmp_path / "lm",
+              start_from=tmp_path / "tuned")  # fmt: skip
+
+
+def test_sentence_transformers_reads_the_folder_of_an_adapter(tmp_path: Path) -> None:
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    recipe = sentences("contrastive", "bert")(tmp_path)
+    done = train(recipe, ["lora.rank=2"], out=tmp_path / "run", start_from=tmp_path / "body")
+    theirs = sentence_transformers.SentenceTransformer(str(done.folder), device="cpu")
+    ours = wordloom.load(done.folder).embed(TEXTS[:5]).vectors
+    np.testing.assert_allclose(theirs.encode(TEXTS[:5]), ours, rtol=1e-4, atol=1e-6)
+    base = wordloom.load(tmp_path / "body").embed(TEXTS[:5], normalize=True).vectors
+    assert abs(base - ours).max() > 1e-2
+
+
 def test_mistakes_are_named(tmp_path: Path) -> None:
     recipe = classification("bert")(tmp_path)
     body, out = tmp_path / "body", tmp_path / "run"
@@ -365,6 +394,10 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         train(recipe, ["lora.rank=2", "tokenizer.kind=wordpiece", "model.family=bert"], out=out)
     refused(r"lora\.base int8 is for models of these families: .*; this is a bert; leave lora\.base out",
             "lora.base=int8")  # fmt: skip
+    (tmp_path / "lm").mkdir()
+    masked_recipe = masked("bert")(tmp_path / "lm")
+    refused(r"lora\.base int8 is for .*; this is a bert; leave lora\.base out", "lora.base=int8",
+            of=masked_recipe, start=tmp_path / "lm/body")  # fmt: skip
     refused("classifier belongs to the head, which is trained whole", "lora.targets=['classifier']",
             kind=ConfigError)  # fmt: skip
     refused(

@@ -26,7 +26,7 @@ from wordloom.models import (
 )
 from wordloom.models.building.attention import check_attention_dropout, set_attention, with_attention
 from wordloom.models.building.build import skeleton
-from wordloom.models.building.quantized import quantize_model
+from wordloom.models.building.quantized import QUANTIZED_FAMILIES, quantize_model
 from wordloom.models.task_model import BODIES, SUMMARIES
 from wordloom.nn import set_attention_backend
 from wordloom.nn.attention import Approximation, running_kernel
@@ -149,8 +149,13 @@ def ways_to_tune(recipe: Recipe, config: Any) -> TuningMemory | None:
 
 
 def _in_8_bits(recipe: Recipe, start: Path, config: Any) -> bool:
-    """Return whether the run needs the weights of ``start`` in 8 bits only, so that they are read as such."""
-    return recipe.lora is not None and recipe.lora.base == "int8" and type(load_config(start)) is type(config)
+    """Return whether the run needs the weights of ``start`` in 8 bits only, so that they are read as such.
+
+    A model with a task head is quantized later, because its head stays as it is.
+    """
+    asked = recipe.lora is not None and recipe.lora.base == "int8"
+    known = family_of(config) in QUANTIZED_FAMILIES
+    return asked and known and type(load_config(start)) is type(config)
 
 
 def new_model(
