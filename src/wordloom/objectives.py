@@ -34,6 +34,8 @@ class Loss(NamedTuple):
 
 Objective = Callable[[Any, Any], Loss]
 
+_ROWS = 512  # of hidden states, of which the head reads a multiple
+
 
 def causal_lm(model: Any, batch: CausalBatch) -> Loss:
     """Next-token cross-entropy; the batch has shifted the targets [B, T], and IGNORE is not scored."""
@@ -45,9 +47,20 @@ def instruction(model: Any, batch: CausalBatch) -> Loss:
     """:func:`causal_lm` where few targets [B, T] are scored: the head sees their positions alone."""
     hidden = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents)  # [B, T, D]
     targets = batch.targets.flatten()
-    places = (targets != IGNORE).nonzero()[:, 0]  # [n]
+    places = _scored_places(targets)
     total = head_loss(model.lm_head, hidden.flatten(0, 1)[places], targets[places])
-    return Loss(total, torch.tensor(len(places), device=total.device))
+    return Loss(total, (targets != IGNORE).sum())
+
+
+def _scored_places(targets: Tensor) -> Tensor:
+    """Return the places of the targets [N] that are scored: [n].
+
+    Places that are not scored fill them up to a multiple of a few hundred.  The head then needs blocks of
+    memory of few sizes, which later steps use again; with sizes that differ at every step, memory would grow.
+    """
+    scored = (targets != IGNORE).nonzero()[:, 0]
+    unscored = (targets == IGNORE).nonzero()[: -len(scored) % _ROWS, 0]
+    return torch.cat([scored, unscored])
 
 
 def _next_token_loss(head: Any, hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> Loss:
@@ -59,10 +72,11 @@ def _next_token_loss(head: Any, hidden: Tensor, targets: Tensor, smoothing: floa
 def answer_logprobs(model: Any, tokens: Tensor, targets: Tensor) -> Tensor:
     """Return the log-probability of each row's scored targets, in nats: tokens, targets [B, T] -> [B]."""
     hidden = model.hidden(tokens)  # [B, T, D]
-    rows, places = (targets != IGNORE).nonzero(as_tuple=True)  # [n]
-    logits = model.lm_head(hidden[rows, places]).float()  # [n, V]
-    nats = F.cross_entropy(logits, targets[rows, places], reduction="none")  # [n]
-    return -torch.zeros(len(tokens), device=nats.device).index_add(0, rows, nats)
+    flat = targets.flatten()
+    places = _scored_places(flat)  # [n]
+    logits = model.lm_head(hidden.flatten(0, 1)[places]).float()  # [n, V]
+    nats = F.cross_entropy(logits, flat[places], reduction="none")  # [n], 0 where nothing is scored
+    return -torch.zeros(len(tokens), device=nats.device).index_add(0, places // targets.shape[1], nats)
 
 
 class Preference:
