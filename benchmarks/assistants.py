@@ -4,10 +4,10 @@
     wordloom train assistant-base-lstm
     python benchmarks/assistants.py --out runs/assistants [--seeds 1 2 3] [--jobs 2]
 
-It trains each row of the table with each seed: the whole model with and without rehearsal, an adapter, an adapter
-over 8 bits, the LSTM, and preferences after instructions.  All are scored on the same held-out conversations
-and on the same questions that ask for a form.  An interval is the middle 95 % of 2,000 resamples of the
-conversations or questions, after the mean over seeds.
+It trains each row of the table with each seed: the whole model with and without rehearsal, an adapter, an
+adapter over 8 bits, the LSTM, and preferences after instructions.  All are scored on the same held-out
+conversations and on the same questions that ask for a form.  An interval is the middle 95 % of 2,000
+resamples of the conversations or questions, after the mean over seeds.
 
 Runs and answers that are in the folder are not made again, so an interrupted call continues.
 """

@@ -35,7 +35,7 @@ class Shape:
     hidden: int
     tied: bool = True
     longest: int = 512
-    conversations: int = 8
+    conversations: int = 10  # about as many tokens as in the windows
     windows: int = 2
 
     def rows(self, packed: bool) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from wordloom.errors import RecipeError
-from wordloom.models import PRESETS, BertConfig, build
+from wordloom.models import PRESETS, BertConfig, LlamaConfig, build
 from wordloom.recipe import DATA, Recipe, load_recipe, shipped_recipes
 from wordloom.recipe.data import TranslationData
 from wordloom.recipe.table import Table, descriptions, table_of
@@ -119,6 +119,37 @@ def test_a_head_trains(name, body, tmp_path):
     result = train(name, overrides, out=tmp_path / "run", start_from=body)
     assert result.step == 3
     assert (result.folder / "model.safetensors").exists()
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A tiny LLaMA that knows nothing."""
+    folder = tmp_path_factory.mktemp("base")
+    tokenizer = Tokenizer.train(["what is it", "a film that is good"] * 4, kind="bpe", vocab_size=280)
+    config = LlamaConfig(vocab_size=280, dim=36, n_layers=1, n_heads=3, n_kv_heads=1, max_seq_len=512)
+    save_model(build(config), folder, tokenizer=tokenizer)
+    return folder
+
+
+@pytest.mark.parametrize("name", TUNED)
+def test_an_assistant_trains(name, base, tmp_path):
+    if "WORDLOOM_DATA" not in os.environ:
+        pytest.skip("WORDLOOM_DATA is not set: this recipe's conversations are not here")
+    overrides = [
+        *("train.steps=3", "train.epochs=none", "train.batch_size=2", "train.micro_batch_size=1"),
+        *("train.warmup_steps=0", "train.log_every=1", "train.precision=fp32", "train.sample_every=0"),
+        *("train.evaluate_every=0", "train.save_every=0", "train.seq_len=512"),
+    ]
+    recipe = load_recipe(name)
+    data = "preference-1100" if recipe.train.objective == "preference" else "instruction-1100"
+    overrides += [f"data.train={data}", "data.too_long=drop"]
+    if recipe.old_task is not None:
+        overrides += ["old_task.validation=ptb/valid", "old_task.evaluate_windows=4"]
+        overrides += ["old_task.train=ptb/valid"] if recipe.train.rehearsal_share else []
+    run = train(name, overrides, out=tmp_path / "run", start_from=base)
+    assert run.step == 3
+    assert load_recipe(name).data.template in (None, "plain", "alpaca")
+    assert (run.folder / "chat_template.jinja").exists()
 
 
 @pytest.mark.parametrize("name", [name for name, what in OBJECTIVES.items() if what.startswith("masked")])

@@ -91,6 +91,10 @@ def _print_next(out: Console, folder: Path) -> None:
         (f'wordloom generate {folder} --prompt "{DEMO_PROMPT}" --seed 2', "another sample"),
         (f"wordloom evaluate {folder} README.md", "loss and bits per byte of any text"),
         (f"wordloom inspect {folder}", "where its parameters are"),
+        (
+            f"wordloom train first-chat --from {folder}",
+            "teach it to answer, after: data fetch instruction-1100",
+        ),
         (f"wordloom train quickstart {own_text}", "your own text"),
     ):
         out.print(f"  {command_line}", markup=False, soft_wrap=True, end="")

@@ -218,6 +218,9 @@ CASES = {
     "classification, RoBERTa": Case(classification("roberta"), ("lora.rank=1",)),
     "classification, GPT": Case(classification("gpt"), ("lora.dora=true",)),
     "classification, GPT-2": Case(classification("gpt2"), ("lora.rank=17",)),
+    "classification, GPT-2 with another attention": Case(
+        classification("gpt2"), ("model.family=gpt2", "model.attention=band:4")
+    ),
     "classification, LLaMA": Case(classification("llama"), ()),
     "classification, LLaMA in 8 bits": Case(classification("llama"), ("lora.base=int8",)),
     "regression": Case(regression, ("lora.rank=1",)),

@@ -227,10 +227,9 @@ def set_up_blocks(
         ))  # fmt: skip
     names = [f"'{name}'" for name in dict.fromkeys(kernels)]
     by = f"kernel{'s' if len(names) > 1 else ''} {' and '.join(names)}"
-    plain = all(layer.pattern is None for layer in layers)
-    return (
-        f"{compiled}, attention {by}" if plain else f"{compiled}, attention {model.config.attention} by {by}"
-    )
+    if all(layer.pattern is None for layer in layers):
+        return f"{compiled}, attention {by}"
+    return f"{compiled}, attention {body_config(model.config).attention} by {by}"
 
 
 def set_up_causal(trainer: Trainer, settings: TrainSettings, *, masked: bool) -> str:
