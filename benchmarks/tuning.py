@@ -3,8 +3,8 @@
     python benchmarks/tuning.py [--shape llama-6m ...] [--precision fp32 bf16] [--rounds 5] [--quick]
 
 Both sides tune the same LLaMA with the same weights, on the same shuffled conversations in the same chat
-template and order, with equal batches, fused AdamW and clipping to norm 1.  They train all weights ("full"), or
-a LoRA adapter of rank 8 on all matrices of the blocks.  The loss covers the answers alone.  Gradient
+template and order, with equal batches, fused AdamW and clipping to norm 1.  They train all weights ("full"),
+or a LoRA adapter of rank 8 on all matrices of the blocks.  The loss covers the answers alone.  Gradient
 checkpointing, which trl turns on by default, is off on both sides.
 
 - "padded": batches of single conversations, padded to the longest.  Both sides read identical batches, so
