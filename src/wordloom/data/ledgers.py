@@ -116,6 +116,21 @@ class RowDigest:
         return self._hash.hexdigest()[:8]
 
 
+_ONE = {"are": "is", "have": "has", "lie": "lies", "repeat": "repeats", "differ": "differs", "their": "its"}
+
+
+def _counted(n: int, words: str) -> str:
+    """Return ``n`` and ``words``, which begin with a plural noun; of one, noun and verbs are singular.
+
+    >>> _counted(1, "answers have no text")
+    '1 answer has no text'
+    """
+    if n != 1 or words == "in all":
+        return f"{n:,} {words}"
+    noun, _, rest = words.partition(" ")
+    return " ".join(["1", noun.removesuffix("s"), *(_ONE.get(word, word) for word in rest.split(" "))])
+
+
 @dataclass(frozen=True, kw_only=True)
 class RowLedger:
     """The report on one part of a set of rows.
@@ -160,14 +175,16 @@ class RowLedger:
         if self.scores is not None:
             facts.append("scores: {:g} to {:g}, {:.4g} on average".format(*self.scores))
         lines = ["; ".join(facts)]
-        lines += [f"{name.replace('_', ' ')}: {n:,} {_COUNTS[name]}" for name, n in self.counts.items() if n]
+        lines += [
+            f"{name.replace('_', ' ')}: {_counted(n, _COUNTS[name])}" for name, n in self.counts.items() if n
+        ]
         share = self.unknown / max(1, self.terms)
-        for n, line in (
-            (self.repeated, "repeated: {:,} {} repeat an earlier one and are left out"),
-            (self.empty, "empty: {:,} {} have no term of the vocabulary"),
-            (self.cut, "truncated: {:,} {} are longer than the limit and lost their end"),
+        for n, name, what in (
+            (self.repeated, "repeated", "repeat an earlier one and are left out"),
+            (self.empty, "empty", "have no term of the vocabulary"),
+            (self.cut, "truncated", "are longer than the limit and lost their end"),
         ):
-            lines += [line.format(n, self.noun)] * bool(n)
+            lines += [f"{name}: {_counted(n, f'{self.noun} {what}')}"] * bool(n)
         if self.unknown:
             lines.append(f"unknown: {self.unknown:,} {self.unit} ({share:.1%}) are not in the vocabulary")
         return [*lines, *([f"split: {self.split}"] if self.split else [])]

@@ -83,4 +83,4 @@ def test_the_ledger_says_what_is_not_counted():
     lines = "\n".join(ledger.lines())
     assert "3 rows, 40 words; labels: a 2, b 1" in lines
     assert "10 words (25.0%) are not in the vocabulary" in lines
-    assert "empty: 1 rows have no term of the vocabulary" in lines
+    assert "empty: 1 row has no term of the vocabulary" in lines

@@ -161,7 +161,7 @@ def test_what_became_of_the_questions_is_counted(tokenizer: Tokenizer) -> None:
     assert ledger.as_dict()["cut"] == 1
     assert ledger.lines()[:2] == [
         f"5 questions, {ledger.terms} tokens",
-        "impossible: 1 questions have no answer",
+        "impossible: 1 question has no answer",
     ]
     blind = question_windows(tokenizer, rows[:1], max_seq_len=16, max_query=4, targets=False)
     assert {window.start for window in blind.windows} == {IGNORE}

@@ -122,7 +122,7 @@ def test_too_long_is_an_error_or_a_cut_as_asked(trained):
         "words: 5 in all",
         "model rows: 2 rows of tokens that the model reads",
         "lost: 2 words lie behind the truncation; their labels are left out",
-        "truncated: 1 texts are longer than the limit and lost their end",
+        "truncated: 1 text is longer than the limit and lost its end",
     ]  # fmt: skip
     silent = tagged_rows(trained["wordpiece"], [tagged(["\u200b", "the"])], LABELS).ledger
     assert (silent.counts["silent"], silent.counts["lost"], silent.as_dict()["words"]) == (1, 0, 2)

@@ -168,7 +168,7 @@ def test_the_log_counts_what_is_scored_and_left_out(
     settings = ["train.seq_len=60", "data.too_long=drop", "train.sample_every=3", "data.system=Be kind."]
     train(recipe, settings, out=tmp_path / "run", start_from=body)
     said = capsys.readouterr().err
-    assert "left out: 1 conversations are longer than train.seq_len and are left out" in said
+    assert "left out: 1 conversation is longer than train.seq_len and is left out" in said
     assert "4 answers have no text" in said
     assert "tokens are scored, those of answers" in said
     assert "% of the positions hold tokens" in said
