@@ -117,6 +117,15 @@ def translation(family: str, *, separate: bool) -> Callable[[Path], str]:
     return write
 
 
+def bert_generation(place: Path) -> str:
+    recipe = translation("transformer", separate=False)(place)
+    shutil.rmtree(place / "body")
+    (place / "encoder").mkdir()
+    _body(place / "encoder", "bert", [text for pair in PAIRS for text in pair])
+    train(recipe, ["train.steps=1"], out=place / "body", start_from=place / "encoder/body")
+    return recipe
+
+
 def classification(kind: str, **shape: Any) -> Callable[[Path], str]:
     def write(place: Path) -> str:
         _body(place, kind, **shape)
@@ -213,6 +222,7 @@ CASES = {
     "translation, Transformer in 8 bits": Case(
         translation("transformer", separate=True), ("lora.base=int8", "lora.dora=true"), _translated
     ),
+    "translation, BertGeneration": Case(bert_generation, ("lora.rank=1",), _translated),
     "translation, recurrent": Case(translation("seq2seq", separate=True), ("lora.rank=3",), _translated),
     "classification, BERT": Case(classification("bert"), ("lora.dropout=0.2",)),
     "classification, RoBERTa": Case(classification("roberta"), ("lora.rank=1",)),
