@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 from wordloom.cli import app
 from wordloom.data.batches.conversations import conversation_rows
 from wordloom.data.rows.conversations import Conversation
-from wordloom.evaluate.chat import answer_likelihood, answers
+from wordloom.evaluate.chat import answer_likelihood
 from wordloom.run import train
+from wordloom.run.answers import answers
 from wordloom.text import Tokenizer
 from wordloom.text.chat import Message, encode_chat, end_of_turn, template_of
 from wordloom.weights import load_model

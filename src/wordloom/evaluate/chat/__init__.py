@@ -1,11 +1,11 @@
 """Score models that answer: the likelihood of given answers, and rules that their own answers should follow.
 
-answers       bits per byte of given answers, and the answers that a model writes itself
+answers       bits per byte of given answers; how own answers end and repeat themselves
 instructions  questions that ask for a form, such as three bullet points, and the score of their answers
 rules         the forms, each with its wording and its check
 """
 
-from wordloom.evaluate.chat.answers import Answer, AnswerLikelihood, answer_likelihood, answers, repetition
+from wordloom.evaluate.chat.answers import Answer, AnswerLikelihood, answer_likelihood, repetition
 from wordloom.evaluate.chat.instructions import Instruction, instructions, instructions_followed
 from wordloom.evaluate.chat.rules import RULES, Rule
 
@@ -16,7 +16,6 @@ __all__ = [
     "Instruction",
     "Rule",
     "answer_likelihood",
-    "answers",
     "instructions",
     "instructions_followed",
     "repetition",

@@ -23,7 +23,6 @@ from wordloom.evaluate.chat import (
     Answer,
     AnswerLikelihood,
     answer_likelihood,
-    answers,
     instructions,
     instructions_followed,
     repetition,
@@ -34,6 +33,7 @@ from wordloom.evaluate.reading import tokenizer_name
 from wordloom.files import write_text
 from wordloom.models import context_limit
 from wordloom.recipe.data import ChatData, InstructionData, PreferenceData
+from wordloom.run.answers import answers
 from wordloom.run.checkpoint.loaders import Request
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.tasks.conversing import end_ids, with_system_message, with_template
