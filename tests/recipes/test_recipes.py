@@ -300,6 +300,8 @@ def test_settings_of_a_text_that_is_replaced_are_reported():
         lines: list[str] = []
         return load_recipe(recipe, overrides, say=lines.append).data, lines
 
+    rehearsing = load_recipe("assistant-small", ["old_task.train=none", "train.rehearsal_share=none"])
+    assert rehearsing.old_task.validation == "gutenberg/valid", "no text is not another text"
     _, lines = said("quickstart", "data.train=my.txt")
     assert len(lines) == 1
     assert "because data.train is another text: data.validation = " in lines[0]

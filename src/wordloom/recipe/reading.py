@@ -100,7 +100,8 @@ def read_recipe(
         values.setdefault("name", path.stem)
     _check_kind(kind, values, origin)
     overridden = {override.partition("=")[0].strip() for override in overrides}
-    dropped = _make_room(values, overridden)
+    removed = {override.partition("=")[0].strip() for override in overrides if override.endswith("=none")}
+    dropped = _make_room(values, overridden, removed)
     for override in overrides:
         _apply(values, override)
     for key, value in _flat(values):
@@ -186,11 +187,11 @@ _KEYS_OF_A_TEXT = {
 }
 
 
-def _make_room(values: dict[str, Any], overridden: set[str]) -> dict[str, Any]:
+def _make_room(values: dict[str, Any], overridden: set[str], removed: set[str]) -> dict[str, Any]:
     """Remove the keys of a recipe that an override replaces under another name, such as another budget.
 
-    Another training text is read in its own way and has its own validation part.  Return the keys that are
-    removed for that reason.
+    Another training text is read in its own way and has its own validation part; one of the keys ``removed``
+    is none.  Return the keys that are removed for that reason.
     """
     dropped: dict[str, Any] = {}
     for table, rivals in (
@@ -202,7 +203,7 @@ def _make_room(values: dict[str, Any], overridden: set[str]) -> dict[str, Any]:
             for name in rivals:
                 values[table].pop(name, None)
     for table, names in _KEYS_OF_A_TEXT.items():
-        if f"{table}.train" in overridden and isinstance(values.get(table), dict):
+        if f"{table}.train" in overridden - removed and isinstance(values.get(table), dict):
             for name in names:
                 if values[table].get(name) is not None:
                     dropped[f"{table}.{name}"] = values[table].pop(name)
