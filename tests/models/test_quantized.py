@@ -27,6 +27,7 @@ from wordloom.kernels.integer_products import integer_tile, narrow, narrowed_byt
 from wordloom.models import BertConfig, GPT2Config, LlamaConfig, RNNConfig, build
 from wordloom.models.building import quantized
 from wordloom.models.building.quantized import QUANTIZED_FAMILIES, quantize_model
+from wordloom.nn.head import head_loss
 from wordloom.nn.linear import has_fast_bf16
 from wordloom.nn.quantized import GROUP, MOST_EXACT_ROWS, Int8Linear, dequantize, narrowed, quantize
 from wordloom.text import Tokenizer
@@ -256,3 +257,22 @@ def test_a_folder_loaded_in_8_bits(tmp_path: Path, rng: random.Random) -> None:
     packed = sum(buffer.numel() for buffer in small.model.buffers())
     rest = sum(p.numel() for p in small.model.parameters())
     assert packed + 4 * rest < 1.2 * size  # dim and hidden_dim are whole groups
+
+
+def test_the_loss_of_a_head_in_8_bits_is_that_of_its_logits(rng: random.Random) -> None:
+    for N, D, V in ((1, 1, 1), (7, 63, 5), (300, 65, 131)):
+        head = Int8Linear(torch.nn.Linear(D, V, bias=rng.random() < 0.5))
+        targets = torch.randint(V, (N,))
+        targets[torch.rand(N) < 0.2] = -100
+        found, expected = (torch.randn(N, D, requires_grad=True) for _ in range(2))
+        expected.data.copy_(found.data)
+        loss = head_loss(head, found, targets)
+        plain = F.cross_entropy(head(expected), targets, ignore_index=-100, reduction="sum")
+        torch.testing.assert_close(loss, plain, rtol=1e-5, atol=1e-5)
+        (3 * loss).backward()
+        (3 * plain).backward()
+        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-4, atol=1e-5)
+        hooked: list[object] = []
+        head.register_forward_hook(lambda *_, hooked=hooked: hooked.append(1))
+        head_loss(head, found, targets)
+        assert hooked, "a modified head is called"

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from wordloom.kernels.acceptance import fall_back, plain
 from wordloom.nn.fused import softmax_error
 from wordloom.nn.linear import Linear, fastest_linear, product_dtype, widens
+from wordloom.nn.quantized import Int8Linear, dequantize
 from wordloom.nn.unmodified import modification
 
 IGNORE_INDEX = -100  # a target that is not scored
@@ -47,9 +48,15 @@ class Head(Linear):
 
 
 def head_loss(head: nn.Module, hidden: Tensor, targets: Tensor, *, smoothing: float = 0.0) -> Tensor:
-    """Return :meth:`Head.loss`; a layer of another class, such as an adapter around a head, is called."""
+    """Return :meth:`Head.loss`; a layer of another class, such as an adapter around a head, is called.
+
+    The weights of a head in 8 bits are widened, and have no gradient.
+    """
     if isinstance(head, Head):
         return head.loss(hidden, targets, smoothing=smoothing)
+    if isinstance(head, Int8Linear) and not modification(head, Int8Linear):
+        weight = dequantize(head.packed, head.out_features, head.in_features)  # [V, D]
+        return linear_cross_entropy(hidden, weight, head.bias, targets, smoothing=smoothing)
     fall_back("the loss of the language model's head", f"{type(head).__name__} instead of Head")
     return _logits_loss(head(hidden), targets, smoothing)
 
