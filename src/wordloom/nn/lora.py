@@ -119,8 +119,12 @@ class LoraLinear(nn.Module):
         share = adapter.settings.dropout if self.training else 0.0
         dropped = F.dropout(x, share) if share else x
         taken = dropped if torch.is_autocast_enabled(x.device.type) else dropped.to(adapter.A.dtype)
-        update = F.linear(F.linear(taken, adapter.A), adapter.B) * adapter.settings.scale  # [.., out]
+        narrow = F.linear(taken, adapter.A) * adapter.settings.scale  # [.., r]
         factors = adapter.factors(self.base)
+        if factors is None and narrow.dtype == out.dtype:  # one pass over [.., out], without a copy
+            rows = out.reshape(-1, self.out_features), narrow.reshape(-1, adapter.settings.rank)
+            return torch.addmm(*rows, adapter.B.t()).view(out.shape)
+        update = F.linear(narrow, adapter.B)  # [.., out]
         if factors is None:
             return out + update.to(out.dtype)
         bias = self.base.bias
