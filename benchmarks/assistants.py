@@ -30,6 +30,7 @@ import numpy as np
 from entry import in_one_line
 from numpy.typing import NDArray
 
+from wordloom.errors import CheckpointError
 from wordloom.recipe import load_recipe
 from wordloom.run.tasks.instruction import conversations_of
 
@@ -183,7 +184,7 @@ def main() -> None:
     asked = parser.parse_args()
     for folder in (asked.base, asked.lstm):
         if not (Path(folder) / "config.json").exists():
-            sys.exit(f"no model in {folder}; train it first: wordloom train {Path(folder).name}")
+            raise CheckpointError(f"no model in {folder}; train it first: wordloom train {Path(folder).name}")
     asked.out.mkdir(parents=True, exist_ok=True)
     held_out = asked.out / "held-out.jsonl"
     found = conversations_of(load_recipe("assistant-small"))["validation"]

@@ -28,6 +28,7 @@ def test_every_benchmark_is_entered_through_in_one_line(script: Path) -> None:
         ("data", [], "data set 'gutenberg/train'"),
         ("vectors", [], "data set 'gutenberg/train'"),
         ("translation_training", [], "data set 'multi30k/train.de'"),
+        ("tuning", ["--quick"], "data set 'instruction-1100'"),
         (
             "bert_peer",
             ["bert-mini-gutenberg", "train.optimizer=adamw", "--out", "{place}/out"],
