@@ -30,9 +30,13 @@ import numpy as np
 from entry import in_one_line
 from numpy.typing import NDArray
 
+from wordloom.data.rows.conversations import Conversation
 from wordloom.errors import CheckpointError
 from wordloom.recipe import load_recipe
+from wordloom.run.tasks.conversing import with_template
 from wordloom.run.tasks.instruction import conversations_of
+from wordloom.text import Tokenizer
+from wordloom.text.chat import encode_chat, template_of
 
 RESAMPLES = 2000
 
@@ -187,7 +191,7 @@ def main() -> None:
             raise CheckpointError(f"no model in {folder}; train it first: wordloom train {Path(folder).name}")
     asked.out.mkdir(parents=True, exist_ok=True)
     held_out = asked.out / "held-out.jsonl"
-    found = conversations_of(load_recipe("assistant-small"))["validation"]
+    found = read_by_all(asked.base)
     lines = ({"messages": [{"role": m.role, "content": whole(m)} for m in each.messages]} for each in found)
     held_out.write_text("".join(json.dumps(line) + "\n" for line in lines))
     all_arms = arms(asked.base, asked.lstm)
@@ -202,6 +206,18 @@ def main() -> None:
     for row in rows:
         print(json.dumps(row))
     print(table(rows))
+
+
+def read_by_all(base: str) -> list[Conversation]:
+    """Return the held-out conversations that fit the windows of the recipe, which an LSTM would not need."""
+    recipe = load_recipe("assistant-small")
+    tokenizer, _ = with_template(Tokenizer.from_pretrained(base), "plain")
+    template = template_of(tokenizer)
+    return [
+        each
+        for each in conversations_of(recipe)["validation"]
+        if len(encode_chat(tokenizer, template, each.messages).ids) - 1 <= recipe.train.seq_len
+    ]
 
 
 def whole(message: Any) -> str:
