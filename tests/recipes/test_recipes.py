@@ -145,7 +145,7 @@ def test_an_assistant_trains(name, base, tmp_path):
     overrides += [f"data.train={data}", "data.too_long=drop"]
     if recipe.old_task is not None:
         overrides += ["old_task.validation=ptb/valid", "old_task.evaluate_windows=4"]
-        overrides += ["old_task.train=ptb/valid"] if recipe.train.rehearsal_share else []
+        overrides += ["old_task.train=ptb/test"] if recipe.train.rehearsal_share else []
     run = train(name, overrides, out=tmp_path / "run", start_from=base)
     assert run.step == 3
     assert load_recipe(name).data.template in (None, "plain", "alpaca")

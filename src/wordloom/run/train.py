@@ -183,6 +183,11 @@ def _build(
     checkpoint = None if resumed is None else resumed.checkpoint
     if checkpoint is not None and recipe.lora is None:
         start = checkpoint
+    if start is not None and not start.exists():
+        raise CheckpointError(
+            f"the run starts from {start}, which does not exist; train that model first, or name another "
+            "with --from CHECKPOINT"
+        )
     if start is not None:
         unused = resumed is None and (recipe.tokenizer.kind or recipe.tokenizer.path)
         instead = "; the recipe's [tokenizer] is not used" if unused else ""

@@ -167,7 +167,7 @@ def test_long_conversations_are_refused_dropped_or_cut() -> None:
         DataError, match=r"^chat:2: its answer lies behind the first 3 tokens, so none of it is left"
     ):
         rows_of([short, late], longest=3, too_long="cut")
-    with pytest.raises(DataError, match="there is no conversation to train on, after 1 that are longer"):
+    with pytest.raises(DataError, match="there is no conversation, after 1 that are longer"):
         rows_of([late], longest=3, too_long="drop")
     with pytest.raises(DataError, match=r"^chat:1: has no token of an answer"):
         rows_of([ChatIds([1, 2], [True, False])])

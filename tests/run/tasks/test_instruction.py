@@ -11,7 +11,7 @@ import torch
 from tests.run.bodies import ends_alike_when_cut_short
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from wordloom.errors import ChatError, DataError, RecipeError, WordloomError
+from wordloom.errors import ChatError, CheckpointError, DataError, RecipeError, WordloomError
 from wordloom.generate import Sampling, complete
 from wordloom.models import GPT2Config, LlamaConfig, RNNConfig, build
 from wordloom.run import train
@@ -174,6 +174,15 @@ def test_the_log_counts_what_is_scored_and_left_out(
     assert "% of the positions hold tokens" in said
     assert "step 3 writes:\nName the colour. -> " in said
     assert next_command(tmp_path / "run") == f"wordloom chat {tmp_path / 'run'}"
+
+
+def test_a_base_that_is_not_there_is_named(tmp_path: Path) -> None:
+    recipe = recipe_in(tmp_path)
+    with pytest.raises(
+        CheckpointError, match="starts from runs/none, which does not exist; train that model"
+    ):
+        train(recipe, out=tmp_path / "run", start_from="runs/none")
+    assert not (tmp_path / "run").exists() or not list((tmp_path / "run").glob("*.toml"))
 
 
 def test_the_base_task_is_measured_and_rehearsed(tmp_path: Path) -> None:

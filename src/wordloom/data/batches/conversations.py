@@ -100,7 +100,7 @@ def conversation_rows(
         places.append(conversation.place)
     if not ids:
         left = f", after {dropped:,} that are longer than train.seq_len {longest:,}" if dropped else ""
-        raise DataError(f"there is no conversation to train on{left}; give at least one")
+        raise DataError(f"there is no conversation{left}; give at least one")
     joined, offsets = stacked_rows(ids)
     count = 0 if unknown is None else int((joined == unknown).sum())
     return ConversationRows(
