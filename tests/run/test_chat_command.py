@@ -77,10 +77,15 @@ def test_json_has_one_object_for_each_turn(assistant: Path) -> None:
     ("/retry\n", "there is no answer to replace"),
     ("/save\n", "/save needs the name of a file"),
     ("/load nowhere.json\n", "nowhere.json cannot be read"),
+    ("/load {deep}\n", "holds no conversation"),
+    ("/load {odd}\n", "holds no conversation"),
     ("/edit\n", "/edit needs the new question"),
 ])  # fmt: skip
-def test_mistakes_are_one_line(assistant: Path, lines: str, says: str) -> None:
-    ran = chat(assistant, said=lines)
+def test_mistakes_are_one_line(assistant: Path, lines: str, says: str, tmp_path: Path) -> None:
+    deep, odd = tmp_path / "deep.json", tmp_path / "odd.json"
+    deep.write_text("[" * 5000)
+    odd.write_text('{"messages": [{"role": "user", "content": null}]}')
+    ran = chat(assistant, said=lines.replace("{deep}", str(deep)).replace("{odd}", str(odd)))
     assert ran.returncode == 2
     assert says in ran.stderr
     assert "Traceback" not in ran.stderr

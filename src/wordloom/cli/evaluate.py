@@ -146,6 +146,8 @@ def command(
     check_options(ctx, contents, kind, evaluation, uses, files=bool(sources))
     if plot is None and translations is None and answers is None:
         refuse(ctx, "without --plot, --translations or --answers no file is written", "force")
+    if answers is not None and not answers.parent.is_dir():
+        raise WordloomError(f"--answers {answers}: there is no folder '{answers.parent}'; make it first")
     read = (*(sources or ()), *(targets or ()))
     refuse_existing(translations, answers, plot=plot, force=force, inputs=read)
     model = kind.load(contents, device, dtype)

@@ -150,3 +150,10 @@ def test_questions_that_ask_for_a_form(assistant: Path, tmp_path: Path) -> None:
         assistant, file, "--task", "instructions", code=2
     )
     assert "exists" in evaluated(assistant, "--task", "instructions", "--answers", file, code=2)
+    nowhere = tmp_path / "none" / "i.jsonl"
+    assert "there is no folder" in evaluated(
+        assistant, "--task", "instructions", "--answers", nowhere, code=2
+    )
+    (tmp_path / "latin.jinja").write_bytes(b"\xe9")
+    arguments = ("--task", "instructions", "--template", tmp_path / "latin.jinja")
+    assert "cannot be read as UTF-8" in evaluated(assistant, *arguments, code=2)

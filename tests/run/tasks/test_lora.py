@@ -10,7 +10,8 @@ from pathlib import Path
 import peft
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from tests.run.tasks.test_instruction import RECORDS, recipe_in
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
@@ -82,6 +83,14 @@ def test_the_command_merges_and_reports_the_largest_change(tmp_path: Path) -> No
     again = CliRunner().invoke(app, arguments)
     assert isinstance(again.exception, CheckpointError)
     assert "already holds files of a checkpoint" in str(again.exception)
+    file = done.folder / "adapter_model.safetensors"
+    with safe_open(file, "pt") as stored:
+        metadata, tensors = stored.metadata(), load_file(file)
+    next(iter(tensors.values()))[0, 0] = float("nan")
+    save_file(tensors, file, metadata)
+    damaged = CliRunner().invoke(app, [*arguments[:4], "--out", str(tmp_path / "nan")])
+    assert "NaN or infinite" in str(damaged.exception)
+    assert not (tmp_path / "nan").exists()
     other = tmp_path / "other"
     save_model(build(load_config(body), generator=torch.Generator().manual_seed(9)), other)
     wrong = CliRunner().invoke(app, ["merge", str(other), *arguments[2:4], "--out", str(tmp_path / "no")])

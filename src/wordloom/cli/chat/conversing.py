@@ -89,7 +89,7 @@ def _content(line: str) -> str:
 
     try:
         found = json_module.loads(line)["content"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         found = None
     if not isinstance(found, str):
         raise ChatError(f'a line is {line[:60]!r}; with --json it is {{"content": "a question"}}')
@@ -171,10 +171,12 @@ def _load(chat: Chat, argument: str) -> None:
     path = Path(_named(argument, "load"))
     try:
         found = json_module.loads(path.read_text(encoding="utf-8"))
-        messages = [Message(each["role"], str(each["content"])) for each in found["messages"]]
+        messages = [Message(each["role"], each["content"]) for each in found["messages"]]
+        if not all(isinstance(text, str) for message in messages for text in message[:2]):
+            raise TypeError
     except OSError as error:
         raise ChatError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise ChatError(
             f'{path} holds no conversation: {{"messages": [{{"role", "content"}}, ...]}}'
         ) from None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from wordloom.errors import CheckpointError
 from wordloom.models import translates
 from wordloom.models.building.lora import merge_adapter
 from wordloom.run.checkpoint.derived import check_out
@@ -55,6 +57,11 @@ def merge_into_base(
     expected = _outputs(model, tokens)
     merge_adapter(model, loaded.name)
     largest = float((_outputs(model, tokens) - expected).abs().max())
+    if not math.isfinite(largest):
+        raise CheckpointError(
+            f"{base} with {adapter} gives logits that are NaN or infinite: weights of one of them are "
+            "damaged; nothing is written"
+        )
     dtype = stored_dtype(base)
     model.to(dtype)
     stored = float((_outputs(model.float(), tokens) - expected).abs().max())

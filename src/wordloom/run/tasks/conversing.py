@@ -72,7 +72,10 @@ def _template_file(name: str) -> str:
             f"the chat template {name!r} is neither one of Wordloom ({', '.join(SHIPPED)}) nor a .jinja "
             "file that exists"
         )
-    return path.read_text(encoding="utf-8")
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ChatError(f"the chat template {name!r} cannot be read as UTF-8: {error}") from None
 
 
 def question_text(messages: Iterable[Message]) -> str:

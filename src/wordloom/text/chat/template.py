@@ -122,7 +122,8 @@ class ChatTemplate:
         try:
             text = self._template.render(messages=given, add_generation_prompt=prompt, **self.variables)
         except TemplateError as error:
-            raise ChatError(f"the chat template refuses these messages: {error}") from None
+            reason = " ".join(str(error).split())
+            raise ChatError(f"the chat template refuses these messages: {reason}") from None
         except Exception as error:
             raise ChatError(f"the chat template fails on these messages: {error}") from error
         finally:
