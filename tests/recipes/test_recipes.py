@@ -28,6 +28,10 @@ SMALL = {  # what keeps a few steps of a large recipe within seconds
     "gpt2-shakespeare-char": ["model.n_layers=2"],
     "llama-shakespeare-char": ["model.n_layers=2"],
     "forgetting-old-task": ["data.train=ptb/valid", "tokenizer.vocab_size=1000"],
+    "assistant-base": ["data.train=gutenberg/valid", "tokenizer.vocab_size=1000"],
+    "assistant-base-lstm": [
+        *("data.train=gutenberg/valid", "tokenizer.kind=bpe", "tokenizer.vocab_size=1000"),
+    ],
     "llama-gutenberg": ["data.train=gutenberg/valid", "tokenizer.vocab_size=1000"],
     "llama-gutenberg-2k": ["data.train=gutenberg/valid", "tokenizer.vocab_size=1000"],
     "llama-gutenberg-gpu": [
