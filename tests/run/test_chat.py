@@ -104,9 +104,20 @@ def test_a_question_that_does_not_fit_leaves_the_last_turn() -> None:
     )
     list(chat.ask("count"))
     before = chat.messages
-    with pytest.raises(ChatError, match="the context holds 60"):
+    with pytest.raises(
+        ChatError, match=r"the question has .* tokens and the context holds 60: shorten the text"
+    ):
         chat.edit("count " * 60)
     assert chat.messages == before
+    with pytest.raises(
+        ChatError, match="holds 60: undo turns, clear the chat, or start it with --when-full drop"
+    ):
+        chat.ask("count " * 60)
+    chat.when_full = "drop"
+    with pytest.raises(
+        ChatError, match=r"the question has .* tokens and the context holds 60: shorten the text"
+    ):
+        chat.ask("count " * 60)
 
 
 def test_an_answer_ends_at_a_stop_id() -> None:
@@ -157,9 +168,9 @@ def test_a_full_context_does_what_was_chosen(when_full: Any) -> None:
         if when_full == "drop":
             assert chat.messages[0] == Message("system", "Be.")
             assert chat.messages[-2].content == f"count {asked}"
-    assert ("the context holds 64: undo turns, clear the chat, or let it drop" in said) == (
-        when_full == "stop"
-    )
+    assert (
+        "the context holds 64: undo turns, clear the chat, or start it with --when-full drop" in said
+    ) == (when_full == "stop")
     assert (dropped > 0) == (when_full == "drop")
 
 

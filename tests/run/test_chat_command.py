@@ -115,6 +115,16 @@ def test_an_adapter_answers(assistant: Path, tmp_path: Path) -> None:
     assert "is an adapter itself" in both.stderr
 
 
+def test_an_assistant_gets_the_system_message_of_its_training(tmp_path: Path) -> None:
+    settings = ["data.system=Be kind and brief.", "train.evaluate_every=0", "data.template=plain"]
+    run = train(recipe_in(tmp_path), settings, out=tmp_path / "run", start_from=tmp_path / "body").folder
+    for flags, system in (((), "Be kind and brief."), (("--system", "Be."), "Be."), (("--system", ""), None)):
+        file = tmp_path / f"{system}.json"
+        assert chat(run, *flags, said=f"Count.\n/save {file}\n").returncode == 0
+        first = json.loads(file.read_text())["messages"][0]
+        assert first["content"] == ("Count." if system is None else system)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_on_a_terminal(assistant: Path) -> None:
     ours, theirs = pty.openpty()

@@ -169,7 +169,7 @@ class RowLedger:
     def lines(self) -> list[str]:
         """The ledger as text, one fact per line; counts of 0 are left out."""
         part = f"{self.part}: " if self.part else ""
-        facts = [f"{part}{self.rows:,} {self.noun}, {self.terms:,} {self.unit}"]
+        facts = [f"{part}{_counted(self.rows, self.noun)}, {_counted(self.terms, self.unit)}"]
         if self.labels:
             facts.append("labels: " + ", ".join(f"{name} {count:,}" for name, count in self.labels.items()))
         if self.scores is not None:

@@ -34,7 +34,9 @@ class HeldOut(Table):
 class Split(Table):
     """The choice of the validation part, for data that can be split in two ways."""
 
-    split: Annotated[Literal["tail", "hash"], OnlyIf("validation", (None,))] = "tail"
+    split: Annotated[
+        Literal["tail", "hash"], OnlyIf("validation", (None,)), OnlyIf("validation_fraction")
+    ] = "tail"
     """Which part is held out: the end of the data (tail), or documents, rows or pairs chosen by a hash of
     their text (hash). Translation needs hash."""
 

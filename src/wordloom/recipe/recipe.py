@@ -211,7 +211,7 @@ class Recipe(Table):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unused(cls, values: Any) -> Any:
-        if isinstance(values, Mapping):
+        if isinstance(values, Mapping) and _objective(values) in DATA:  # pydantic refuses another objective
             for unused in unused_keys(cls, values):
                 raise ValueError(str(unused))
         return values
@@ -289,6 +289,16 @@ class Recipe(Table):
     def to_toml(self) -> str:
         """Return the recipe as TOML that :func:`load_recipe` reads back to an equal recipe."""
         return tomli_w.dumps(self.as_dict(), multiline_strings=True)
+
+
+def _objective(values: Mapping[str, Any]) -> object:
+    """Return ``train.objective``, its default where it is left out."""
+    train = values.get("train")
+    if isinstance(train, TrainSettings):
+        return train.objective
+    default = TrainSettings.model_fields["objective"].default
+    found = train.get("objective", default) if isinstance(train, Mapping) else default
+    return found if isinstance(found, str) else None
 
 
 def load_recipe(

@@ -202,12 +202,20 @@ class Chat:
             prompt = self._prompt(question)
         left = room - len(prompt)
         if left < 1:
-            raise ChatError(
-                f"the chat has {len(prompt):,} tokens and the context holds {room:,}: undo turns, clear the "
-                "chat, or let it drop the oldest turns or slide"
-            )
+            raise ChatError(self._full(len(prompt), room))
         most = self.sampling.max_new_tokens
         return prompt, replace(self.sampling, max_new_tokens=left if most is None else min(left, most))
+
+    def _full(self, n: int, room: int) -> str:
+        """Return the message about a prompt of ``n`` tokens that leaves no room for an answer."""
+        if self._turns:  # the turns are kept because of "stop"
+            return (
+                f"the chat has {n:,} tokens and the context holds {room:,}: undo turns, clear the chat, or "
+                "start it with --when-full drop (the oldest turns) or slide"
+            )
+        what = "the question" if self._system is None else "the system message and the question"
+        verb = "has" if self._system is None else "have"
+        return f"{what} {verb} {n:,} tokens and the context holds {room:,}: shorten the text"
 
     def _answer(self, question: Message, prompt: list[int], sampling: Sampling) -> Iterator[str]:
         """Yield the answer in pieces, and keep both as a turn."""

@@ -243,6 +243,8 @@ def divided(
     _check_files(recipe)
     _check_separate_files(recipe)
     rows = read(d.train)
+    if not rows:
+        raise RecipeError(f"data.train: holds no {noun}; give at least one")
     if d.validation is not None:
         parts = {"train": rows, "validation": read(d.validation)}
     elif not d.validation_fraction:
@@ -260,8 +262,12 @@ def divided(
         for key, row in zip(keys, rows, strict=True):
             parts["validation" if key in last else "train"].append(row)
     if not parts["validation"]:
-        which = "data.validation" if d.validation else f"data.validation_fraction {d.validation_fraction:g}"
-        raise RecipeError(f"{which}: holds no {noun}; give more of them, or data.validation_fraction = 0")
+        if d.validation is not None:
+            raise RecipeError(f"data.validation: holds no {noun}; give at least one, or leave it out")
+        raise RecipeError(
+            f"data.validation_fraction {d.validation_fraction:g} of {len(rows):,} {noun} is none; give more "
+            "of them, or data.validation_fraction = 0"
+        )
     return parts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -185,8 +186,8 @@ def _build(
         start = checkpoint
     if start is not None and not start.exists():
         raise CheckpointError(
-            f"the run starts from {start}, which does not exist; train that model first, or name another "
-            "with --from CHECKPOINT"
+            f"the run starts from {start}, which does not exist; train that model first"
+            f"{_how_to_train(start)}, or name another with --from CHECKPOINT"
         )
     if start is not None:
         unused = resumed is None and (recipe.tokenizer.kind or recipe.tokenizer.path)
@@ -194,9 +195,9 @@ def _build(
         progress.say(f"start       weights and tokenizer of {start}{instead}")
         if recipe.old_task is not None:
             check_old_head(start)
+    check_base(recipe, start)
     if resumed is None:
         check_model(recipe, start)
-    check_base(recipe, start)
     task = TASKS[recipe.train.objective](recipe, start, progress)
     if recipe.lora is not None:
         task = with_lora(recipe, start, checkpoint, task, progress)
@@ -205,6 +206,16 @@ def _build(
         return task, model, None
     task, old = with_old_task(recipe, start, model, task, progress)
     return task, model, old
+
+
+def _how_to_train(start: Path) -> str:
+    """Return the command that trains the model in ``start`` in brackets, if one of ours does."""
+    if start.parent != Path("runs"):
+        return ""
+    if start.name in shipped_recipes():
+        return f" (wordloom train {start.name})"
+    minutes = re.fullmatch(r"demo-(.+)min", start.name)
+    return f" (wordloom demo --minutes {minutes[1]})" if minutes else ""
 
 
 def _plan(

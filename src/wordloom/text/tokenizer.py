@@ -153,7 +153,8 @@ class Tokenizer:
         """Load a tokenizer from a folder or file.
 
         Reads ``tokenizer.json`` of any kind, GPT-2's ``encoder.json`` + ``vocab.bpe`` or ``vocab.json`` +
-        ``merges.txt``, SentencePiece's ``tokenizer.model``, and BERT's ``vocab.txt``.
+        ``merges.txt``, SentencePiece's ``tokenizer.model``, and BERT's ``vocab.txt``.  The chat template is
+        that of ``chat_template.jinja``, else the one in ``tokenizer_config.json``.
 
         Raises TokenizerError if there is none at ``path`` or it cannot be read.
         """

@@ -199,6 +199,12 @@ class Trainer:
         return size
 
     def _refuse(self, loss: float, norm: float) -> None:
+        for name, weight in self.model.named_parameters():
+            if self.step == 0 and not weight.isfinite().all():
+                raise NonFiniteError(
+                    f"step 1: loss {loss:g}: {name} is not finite before the first step; the weights that "
+                    "the run starts from are damaged"
+                )
         documents = self.batches.document_ids(self.samples, self.settings.batch_size)
         more = f" and {len(documents) - 50} more" if len(documents) > 50 else ""
         raise NonFiniteError(

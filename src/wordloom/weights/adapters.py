@@ -123,12 +123,24 @@ def save_adapter(
         with replacement(folder, last=CONFIG, stale=[MODEL_CONFIG]) as new:
             whole = {f"{_PREFIX}{theirs}": tensor for theirs, tensor in heads.items()}
             save_file(tensors | whole, new / TENSORS, metadata=metadata)
+            _sort_metadata(new / TENSORS)
             if differs:
                 own = json.dumps(config_to_own_json(model.config), indent=2) + "\n"
                 (new / MODEL_CONFIG).write_text(own, encoding="utf-8")
             (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder} could not be written: {error}") from error
+
+
+def _sort_metadata(path: Path) -> None:
+    """Sort the metadata of a safetensors file, which is written in another order in each process."""
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + size :])
 
 
 def _stored(model: Any, name: str) -> tuple[dict[str, Tensor], dict[str, LoraSettings]]:

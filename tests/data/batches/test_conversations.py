@@ -164,10 +164,11 @@ def test_long_conversations_are_refused_dropped_or_cut() -> None:
     assert cut.scored.tolist() == [False, True, True, False, False, True, True]
     assert cut.empty == 1
     with pytest.raises(
-        DataError, match=r"^chat:2: its answer lies behind the first 3 tokens, so none of it is left"
+        DataError,
+        match=r"^chat:2: its answer lies behind the first 3 tokens, and train.seq_len allows no more",
     ):
         rows_of([short, late], longest=3, too_long="cut")
-    with pytest.raises(DataError, match="there is no conversation, after 1 that are longer"):
+    with pytest.raises(DataError, match="is longer than the 3 tokens that train"):
         rows_of([late], longest=3, too_long="drop")
     with pytest.raises(DataError, match=r"^chat:1: has no token of an answer"):
         rows_of([ChatIds([1, 2], [True, False])])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,23 @@ def test_other_data_other_templates_and_running_text(assistant: Path, tmp_path: 
     assert "needs the tokens <|im_start|>, <|im_end|>" in evaluated(
         assistant, file, "--template", "chatml", code=2
     )
+    long, short = ({"prompt": "Count.", "completion": "one two three " * n} for n in (90, 1))
+    file.write_text("".join(json.dumps(each) + "\n" for each in (long, short, short, long, short)))
+    if "rnn" not in (assistant / "config.json").read_text():  # an LSTM reads any length
+        assert re.search(
+            r"more.jsonl:1: has \d+ tokens and the model reads at most 256; give --too-long drop to leave "
+            "such records out, or --too-long cut to truncate",
+            evaluated(assistant, file, code=2),
+        )
+        for flags, n, dropped in (((), 3, 2), (("--first", 2), 2, 1), (("--first", 9), 3, 2)):
+            output = evaluated(assistant, file, "--too-long", "drop", *flags)
+            assert output["counts"]["conversations"] == n
+            assert f"conversations left out because they are too long: {dropped}" in output["notes"]
+        file.write_text(json.dumps(long))
+        assert (
+            "the only conversation is longer than the 256 tokens that the model reads at most"
+            in evaluated(assistant, file, "--too-long", "drop", code=2)
+        )
     (tmp_path / "book.txt").write_text("one two three " * 40)
     assert "running text takes --task text" in evaluated(
         assistant, tmp_path / "book.txt", "--stride", 4, code=2

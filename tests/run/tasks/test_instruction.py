@@ -8,10 +8,18 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests.run.bodies import ends_alike_when_cut_short
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from wordloom.errors import ChatError, CheckpointError, DataError, RecipeError, WordloomError
+from wordloom.errors import (
+    ChatError,
+    CheckpointError,
+    DataError,
+    NonFiniteError,
+    RecipeError,
+    WordloomError,
+)
 from wordloom.generate import Sampling, complete
 from wordloom.models import GPT2Config, LlamaConfig, RNNConfig, build
 from wordloom.run import train
@@ -183,6 +191,23 @@ def test_a_base_that_is_not_there_is_named(tmp_path: Path) -> None:
     ):
         train(recipe, out=tmp_path / "run", start_from="runs/none")
     assert not (tmp_path / "run").exists() or not list((tmp_path / "run").glob("*.toml"))
+    with pytest.raises(
+        CheckpointError, match=r"train that model first \(wordloom train assistant-base\), or"
+    ):
+        train("assistant-small", out=tmp_path / "run", start_from="runs/assistant-base")
+    with pytest.raises(CheckpointError, match=r"first \(wordloom demo --minutes 3\), or"):
+        train("first-chat", out=tmp_path / "run", start_from="runs/demo-3min")
+
+
+def test_a_damaged_base_is_named(tmp_path: Path) -> None:
+    recipe, file = recipe_in(tmp_path), tmp_path / "body" / "model.safetensors"
+    tensors = load_file(file)
+    next(iter(tensors.values()))[0] = float("nan")
+    save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(
+        NonFiniteError, match=r"\S+ is not finite before the first step; the weights that the run"
+    ):
+        train(recipe, ["data.template=plain"], out=tmp_path / "run", start_from=tmp_path / "body")
 
 
 def test_the_base_task_is_measured_and_rehearsed(tmp_path: Path) -> None:
@@ -197,12 +222,26 @@ def test_the_base_task_is_measured_and_rehearsed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("settings", "error", "says"), [
     (["data.template=chatlm"], ChatError, "the chat template 'chatlm' is neither one of Wordloom"),
     (["data.template=none.jinja"], ChatError, "nor a .jinja file that exists"),
-    (["train.seq_len=300"], RecipeError, "rows of 300 tokens are longer than model.max_seq_len 256"),
+    (["data.template=''"], ChatError, "the chat template '' is neither one of Wordloom"),
+    (["train.seq_len=300", "data.train=no.json"], RecipeError,
+     "rows of 300 tokens are longer than model.max_seq_len 256"),
+    (["model.dim=32"], RecipeError, r"the model is that of \S+body, and the recipe has model.dim; leave"),
+    (["train.objective=instructions", "data.template=plain"], RecipeError,
+     "'train.objective' cannot be 'instructions'; did you mean 'instruction'"),
+    (["data.train={place}/none.json"], RecipeError, "data.train: holds no conversations; give at least one"),
+    (["data.validation={place}/none.json"], RecipeError, "data.validation: holds no conversations; give at"),
+    (["data.validation_fraction=0.01"], RecipeError, "0.01 of 20 conversations is none; give more of them"),
+    (["data.validation_fraction=0", "train.evaluate_every=0", "data.split=hash"], RecipeError,
+     "data.split has no effect without data.validation_fraction"),
+    (["train.seq_len=5", "data.too_long=drop"], DataError,
+     "all 16 conversations are longer than the 5 tokens that train.seq_len allows, and would be left out"),
     (["data.document_mask=true"], RecipeError, "document_mask"),
     (_BERT, WordloomError, "reads texts in both directions and writes none"),
 ])  # fmt: skip
 def test_mistakes_are_named(settings: list[str], error: type[Exception], says: str, tmp_path: Path) -> None:
     recipe = recipe_in(tmp_path)
+    (tmp_path / "none.json").write_text("[]")
+    settings = [setting.replace("{place}", str(tmp_path)) for setting in settings]
     with pytest.raises(error, match=says):
         train(recipe, settings, out=tmp_path / "run", start_from=tmp_path / "body")
     assert not (tmp_path / "run" / "config.json").exists()

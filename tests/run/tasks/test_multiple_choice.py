@@ -155,7 +155,7 @@ def test_mistakes_are_told(tuned, tmp_path):
         assert "is not a setting of train.objective 'multiple_choice'" in refused(setting)
     told = refused("train.seq_len=5")
     assert "train.jsonl:1, choice 1: has 9 tokens and train.seq_len allows 5" in told
-    assert "holds no questions; give more of them" in refused("data.validation_fraction=0.01")
+    assert "0.01 of 16 questions is none; give more of them" in refused("data.validation_fraction=0.01")
     assert "data.split is not a setting of train.objective" in refused('data.split="hash"')
     twice = refused(f'data.validation="{place}/train.jsonl"', "data.validation_fraction=0.1")
     assert "train.jsonl: is both a training and a validation file" in twice

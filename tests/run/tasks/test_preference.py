@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from tests.run.tasks.test_instruction import RECORDS, recipe_in
 
-from wordloom.errors import RecipeError
+from wordloom.errors import DataError, RecipeError
 from wordloom.run import train
 from wordloom.run.tasks.preference import last_answer
 from wordloom.text import Tokenizer
@@ -107,9 +107,13 @@ def test_only_the_last_answer_of_a_conversation_is_compared() -> None:
 
 def test_mistakes_are_named(tmp_path: Path) -> None:
     recipe, body = preference_recipe(tmp_path), tmp_path / "body"
-    scratch = ["tokenizer.kind=byte", "model.family=llama"]
-    with pytest.raises(RecipeError, match="tunes a trained model; name it with --from"):
-        train(recipe, scratch, out=tmp_path / "run")
+    for scratch in ([], ["tokenizer.kind=byte", "model.family=llama"]):
+        with pytest.raises(RecipeError, match="tunes a trained model; name it with --from"):
+            train(recipe, scratch, out=tmp_path / "run")
+    with pytest.raises(
+        DataError, match=r"all \d+ preferences are longer than the 5 tokens that train.seq_len"
+    ):
+        train(recipe, ["train.seq_len=5", "data.too_long=drop"], out=tmp_path / "run", start_from=body)
     with pytest.raises(RecipeError, match=r"the template adds tokens that the reference .* does not have"):
         train(recipe, ["data.template=chatml"], out=tmp_path / "run", start_from=body)
     with pytest.raises(RecipeError, match="packing"):

@@ -184,7 +184,7 @@ def test_questions_without_answers_are_asked_for(place, tmp_path):
     with pytest.raises(RecipeError, match=r"has no answer, and data\.no_answer is false"):
         train(recipe, out=tmp_path / "no", start_from=place / "body")
     alone = ["data.no_answer=true", "train.steps=2"]
-    with pytest.raises(RecipeError, match=r"validation_fraction 0\.25: holds no questions"):
+    with pytest.raises(RecipeError, match=r"validation_fraction 0\.25 of 3 questions .* is none"):
         train(recipe, alone, out=tmp_path / "run", start_from=place / "body")
     twice = Path(recipe).read_text()
     twice = twice.replace("validation_fraction = 0.25", f'validation = "{tmp_path}/train.json"')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from importlib import resources
 from pathlib import Path
@@ -176,6 +177,34 @@ def test_a_sentencepiece_tokenizer_has_the_ids_of_transformers(data: Path) -> No
             mine = encode_chat(tokenizer, template, chat)
             assert mine.ids == ids
             assert any(mine.scored) == any(message.role == "assistant" for message in chat)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_template_in_the_configuration_of_a_tokenizer(
+    name: str, tokenizers: dict[str, Tokenizer], tmp_path: Path
+) -> None:
+    """Older folders of transformers hold the template there, as a text or as several with names."""
+    tokenizers["bpe"].save_pretrained(tmp_path)
+    path, chat = tmp_path / "tokenizer_config.json", random_chat(random.Random(), last="user")
+    chat = [message for message in chat if message.role != "system"]  # gemma's refuses one
+    given = [{"role": message.role, "content": message.content} for message in chat]
+    config, source = json.loads(path.read_text()), real_source(name)
+    several = [{"name": "tools", "template": "{{ 1 }}"}, {"name": "default", "template": source}]
+    for form in (source, several):
+        path.write_text(json.dumps({**config, "chat_template": form}))
+        tokenizer, theirs = Tokenizer.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+        assert tokenizer.chat_template == source
+        template = template_of(tokenizer)
+        ids = theirs.apply_chat_template(given, add_generation_prompt=True)["input_ids"]
+        assert encode_chat(tokenizer, template, chat, prompt=True).ids == ids
+    tokenizer.save_pretrained(tmp_path / "again")
+    assert AutoTokenizer.from_pretrained(tmp_path / "again").chat_template == source
+    (tmp_path / "chat_template.jinja").write_text("{{ 2 }}")
+    for reader in (Tokenizer, AutoTokenizer):
+        assert reader.from_pretrained(tmp_path).chat_template == "{{ 2 }}"
+    path.write_text(json.dumps({**config, "chat_template": several[:1]}))
+    (tmp_path / "chat_template.jinja").unlink()
+    assert Tokenizer.from_pretrained(tmp_path).chat_template is None
 
 
 def test_the_published_alpaca_prompt() -> None:

@@ -20,7 +20,11 @@ def command(
     ctx: typer.Context,
     checkpoint: options.CHECKPOINT,
     adapter: Path | None = option(None, "The folder of an adapter of the model, such as one of peft's."),
-    system: str | None = option(None, "The system message, which tells an assistant how to answer."),
+    system: str | None = option(
+        None,
+        "The system message, which tells an assistant how to answer; an empty text means none.  [default: "
+        "that of its training, if any]",
+    ),
     when_full: Literal["stop", "drop", "slide"] = option(
         "stop",
         "When an assistant's context is full: stop, drop the oldest turns, or slide the window.",

@@ -61,8 +61,7 @@ def converse(
         eos_ids=chosen.eos_ids,
         speculate=drafter,
     )
-    if system is not None:
-        chat.system = system
+    chat.system = lm.system if system is None else system
     if terminal:
         print_note(chosen.line())
         print_note("Ctrl-C stops an answer, Ctrl-D leaves, /help lists the commands")

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +25,21 @@ from wordloom.errors import DataError
 from wordloom.text.chat import ChatIds
 
 TooLong = Literal["error", "drop", "cut"]
+
+
+class LengthNames(NamedTuple):
+    """How errors name the longest row (``limit``) and the settings for longer ones (``drop``, ``cut``).
+
+    ``advice`` begins what errors tell the user to do.
+    """
+
+    limit: str = "train.seq_len allows"
+    drop: str = 'data.too_long = "drop"'
+    cut: str = '"cut"'
+    advice: str = "raise it, or say"
+
+
+_RECIPE = LengthNames()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +72,7 @@ def conversation_rows(
     *,
     longest: int,
     too_long: TooLong = "error",
+    names: LengthNames = _RECIPE,
     unknown: int | None = None,
 ) -> ConversationRows:
     """Encode ``conversations``.
@@ -65,6 +81,7 @@ def conversation_rows(
         encode: returns the ids of one.
         longest: inputs of a row at most, one less than its tokens.
         too_long: what happens to a longer one: an error, it is left out ("drop"), or truncated ("cut").
+        names: how errors name the limit and ``too_long``.
         unknown: the id of the unknown token, to count it.
 
     Raises DataError, which names the record: it is too long, no token of an answer is left, or it has none.
@@ -78,9 +95,8 @@ def conversation_rows(
         if len(row.ids) - 1 > longest:
             if too_long == "error":
                 raise DataError(
-                    f"{conversation.place}: has {len(row.ids) - 1:,} tokens and train.seq_len allows "
-                    f'{longest:,}; raise it, or say data.too_long = "drop" to leave such records out, or '
-                    '"cut" to truncate them'
+                    f"{conversation.place}: has {len(row.ids) - 1:,} tokens and {names.limit} {longest:,}; "
+                    f"{names.advice} {names.drop} to leave such records out, or {names.cut} to truncate them"
                 )
             if too_long == "drop":
                 dropped += 1
@@ -89,8 +105,8 @@ def conversation_rows(
             cut += 1
             if not any(row.scored[1:]):
                 raise DataError(
-                    f"{conversation.place}: its answer lies behind the first {longest:,} tokens, so none of "
-                    'it is left; raise train.seq_len, or say data.too_long = "drop"'
+                    f"{conversation.place}: its answer lies behind the first {longest:,} tokens, and "
+                    f"{names.limit} no more; {names.advice} {names.drop} to leave such records out"
                 )
         if not any(row.scored[1:]):
             raise DataError(f"{conversation.place}: has no token of an answer; the template writes none")
@@ -99,8 +115,7 @@ def conversation_rows(
         scored.append(np.array(row.scored, np.bool_))
         places.append(conversation.place)
     if not ids:
-        left = f", after {dropped:,} that are longer than train.seq_len {longest:,}" if dropped else ""
-        raise DataError(f"there is no conversation{left}; give at least one")
+        raise nothing_left("conversation", dropped, longest, names)
     joined, offsets = stacked_rows(ids)
     count = 0 if unknown is None else int((joined == unknown).sum())
     return ConversationRows(
@@ -110,6 +125,14 @@ def conversation_rows(
         dropped=dropped,
         empty=empty,
     )
+
+
+def nothing_left(noun: str, dropped: int, longest: int, names: LengthNames = _RECIPE) -> DataError:
+    """Return the error for data without a ``noun`` of at most ``longest`` tokens."""
+    if not dropped:
+        return DataError(f"there is no {noun}; give at least one")
+    longer = f"all {dropped:,} {noun}s are longer" if dropped > 1 else f"the only {noun} is longer"
+    return DataError(f"{longer} than the {longest:,} tokens that {names.limit}, and would be left out")
 
 
 class ConversationBatches:

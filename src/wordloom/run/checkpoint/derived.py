@@ -37,11 +37,7 @@ def save_derived(
     a run, which ``--resume`` would go on with from its own checkpoints.
     """
     check_out(out)
-    files = {name: json.dumps(facts, indent=1) + "\n"}
-    in_run = source.parent.name == "checkpoints"
-    recipe = (source.parent.parent if in_run else source) / "recipe.toml"
-    if recipe.exists():
-        files["recipe.toml"] = recipe.read_text(encoding="utf-8")
+    files = {name: json.dumps(facts, indent=1) + "\n", **copied_recipe(source)}
     if (pooling := pooling_of(source)) is not None:
         files |= pooling_files(model[0].dim, pooling)
     generation, config_json = source / "generation_config.json", read_json(source / "config.json")
@@ -57,6 +53,13 @@ def save_derived(
         files=files,
         overwrite=overwrite,
     )
+
+
+def copied_recipe(source: Path) -> dict[str, str]:
+    """Return the recipe of ``source`` by its file name, if any; a run has it beside its checkpoints."""
+    in_run = source.parent.name == "checkpoints"
+    recipe = (source.parent.parent if in_run else source) / "recipe.toml"
+    return {recipe.name: recipe.read_text(encoding="utf-8")} if recipe.exists() else {}
 
 
 def check_out(out: Path) -> None:

@@ -14,7 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from wordloom.data.batches.conversations import ConversationRows, conversation_rows
+from wordloom.data.batches.conversations import (
+    ConversationRows,
+    LengthNames,
+    conversation_rows,
+    nothing_left,
+)
 from wordloom.data.ledgers import RowDigest
 from wordloom.data.rows.conversations import Conversation, conversations
 from wordloom.errors import CheckpointError, EvaluationError
@@ -44,6 +49,8 @@ from wordloom.text.chat import ChatIds, ChatTemplate, Message, encode_chat, end_
 
 TooLong = Literal["error", "drop", "cut"]
 MAX_NEW_TOKENS = 128
+_OF_TRAINING = LengthNames("train.seq_len of its recipe allows", "--too-long drop", "--too-long cut", "give")
+_OF_MODEL = _OF_TRAINING._replace(limit="the model reads at most")
 
 
 class _Speaker(NamedTuple):
@@ -52,7 +59,6 @@ class _Speaker(NamedTuple):
     lm: LanguageModel
     tokenizer: Tokenizer
     template: ChatTemplate
-    system: str | None
 
     @classmethod
     def of(cls, request: Request, lm: LanguageModel, template: str | None) -> _Speaker:
@@ -72,9 +78,7 @@ class _Speaker(NamedTuple):
             raise CheckpointError(
                 f"{request.checkpoint.folder} has no chat template; name one: --template plain"
             )
-        data = None if request.checkpoint.recipe is None else request.checkpoint.recipe.data
-        system = data.system if isinstance(data, ChatData) else None
-        return cls(lm, tokenizer, template_of(tokenizer), system)
+        return cls(lm, tokenizer, template_of(tokenizer))
 
     def encode(self, conversation: Conversation) -> ChatIds:
         return encode_chat(self.tokenizer, self.template, conversation.messages, place=conversation.place)
@@ -93,7 +97,7 @@ class _Speaker(NamedTuple):
     ) -> list[Answer]:
         """Return the answers to ``questions``, and show the progress."""
         ends = end_ids(self.tokenizer, end_of_turn(self.tokenizer, self.template))
-        asked = [with_system_message(tuple(messages), self.system) for messages in questions]
+        asked = [with_system_message(tuple(messages), self.lm.system) for messages in questions]
         made: list[Answer] = []
         began = time.perf_counter()
         with request.reporter.progress(len(asked)) as advance:
@@ -131,16 +135,20 @@ def evaluate_answers(
     """
     speaker = _Speaker.of(request, lm, template)
     found, longest, too_long = _conversations(request, speaker, too_long, encoding_errors)
-    found = found[:first]
-    kept = found
+    names = _OF_MODEL if request.sources else _OF_TRAINING
+    kept, dropped = found, 0
     if too_long == "drop":
-        kept = [each for each in found if len(speaker.encode(each).ids) - 1 <= longest]
-    unknown = speaker.tokenizer.unk_id
-    rows = conversation_rows(speaker.encode, kept, longest=longest, too_long=too_long, unknown=unknown)
+        kept, dropped = _fitting(speaker, found, longest, first)
+        if not kept:
+            raise nothing_left("conversation", dropped, longest, names)
+    kept, unknown = kept[:first], speaker.tokenizer.unk_id
+    rows = conversation_rows(
+        speaker.encode, kept, longest=longest, too_long=too_long, names=names, unknown=unknown
+    )
     likelihood = _likelihood(request, speaker, rows, batch_size)
     most = max_new_tokens or MAX_NEW_TOKENS
     written = speaker.answers(request, [each.messages[:-1] for each in kept], most, batch_size)
-    digest = RowDigest([[list(message) for message in each.messages] for each in found])
+    digest = RowDigest([[list(message) for message in each.messages] for each in kept])
     settings = speaker.signature(text=str(digest), too_long=too_long, max_new=most)
     scores = likelihood.scores(settings)
     if answers is not None:
@@ -150,12 +158,28 @@ def evaluate_answers(
             for each, answer, (nats, size) in zip(kept, written, costs, strict=True)
         )
         _write(request, answers, lines)
-    notes = {"left out because they are too long": len(found) - len(kept), "truncated": rows.tokens.cut}
+    notes = {"left out because they are too long": dropped, "truncated": rows.tokens.cut}
     return replace(
         scores,
         scores=(*scores.scores, *answers_written(written, settings)),
         notes=tuple(f"conversations {what}: {n:,}" for what, n in notes.items() if n),
     )
+
+
+def _fitting(
+    speaker: _Speaker, found: Iterable[Conversation], longest: int, first: int | None
+) -> tuple[list[Conversation], int]:
+    """Return the ``first`` conversations that are not too long, and the number of those left out before."""
+    kept: list[Conversation] = []
+    dropped = 0
+    for each in found:
+        if first is not None and len(kept) == first:
+            break
+        if len(speaker.encode(each).ids) - 1 <= longest:
+            kept.append(each)
+        else:
+            dropped += 1
+    return kept, dropped
 
 
 def _conversations(
@@ -173,7 +197,7 @@ def _conversations(
         found = list(_held_out(request))
         return found, recipe.train.seq_len, too_long or recipe.data_as(ChatData).too_long
     found = [
-        each._replace(messages=with_system_message(each.messages, speaker.system))
+        each._replace(messages=with_system_message(each.messages, speaker.lm.system))
         for each in conversations(list(request.sources), encoding_errors=encoding_errors)
     ]
     return found, context_limit(speaker.lm.model.config) or sys.maxsize, too_long or "error"

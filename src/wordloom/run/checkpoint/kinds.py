@@ -37,6 +37,7 @@ from wordloom.run.models.heads.token_classification import TokenClassifier
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.text_encoder import TextEncoder
 from wordloom.run.models.translator import Translator
+from wordloom.text.formats.folders import read_chat_template
 
 Loaded = TypeVar("Loaded")
 
@@ -136,7 +137,7 @@ def _answers(checkpoint: Checkpoint) -> bool:
 
 def _try_language_model(folder: str, checkpoint: Checkpoint) -> str:
     data = None if checkpoint.recipe is None else checkpoint.recipe.data
-    if _answers(checkpoint):
+    if _answers(checkpoint) or read_chat_template(checkpoint.folder) is not None:
         return f"chat {folder}"
     if isinstance(data, CausalData) and data.label_prefix:
         return f'generate {folder} --prompt "<LABEL>" --specials interpret'

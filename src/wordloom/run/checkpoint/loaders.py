@@ -21,6 +21,7 @@ from wordloom.errors import CheckpointError, DeviceError, did_you_mean
 from wordloom.models.building.lora import merge_adapter
 from wordloom.models.building.quantized import quantize_model, require_int8
 from wordloom.recipe import Recipe
+from wordloom.recipe.data import ChatData
 from wordloom.run.models.heads.classification import TextClassifier
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.text_readers import text_reader
@@ -183,6 +184,8 @@ def loader_of(result: Any) -> Loader:
 
 def load_language_model(checkpoint: Checkpoint, device: str, dtype: str) -> LanguageModel:
     lm: LanguageModel = loader_of(LanguageModel)(checkpoint, device, dtype)
+    data = None if checkpoint.recipe is None else checkpoint.recipe.data
+    lm.system = data.system if isinstance(data, ChatData) else None
     paths = [folder / "generation_config.json" for folder in (checkpoint.folder, checkpoint.model_folder)]
     path = next((path for path in paths if path.exists()), None)
     if path is not None:

@@ -12,7 +12,7 @@ import torch
 from wordloom.errors import CheckpointError
 from wordloom.models import translates
 from wordloom.models.building.lora import merge_adapter
-from wordloom.run.checkpoint.derived import check_out
+from wordloom.run.checkpoint.derived import check_out, copied_recipe
 from wordloom.run.checkpoint.loaders import stored_dtype
 from wordloom.run.models.sentence_folder import pooling_files, pooling_of
 from wordloom.run.models.tokenizers import folder_tokenizer, read_vocabularies
@@ -44,7 +44,7 @@ def merge_into_base(
     """Write the model of ``base`` with ``adapter`` merged into its weights into the folder ``out``.
 
     The product is added in float32 and stored in the precision of ``base``.  The tokenizer, the generation
-    settings and the pooling are those of the adapter, if it has some.
+    settings, the pooling and the recipe are those of the adapter, if it has some.
 
     Raises CheckpointError for an adapter of another base, and as :func:`wordloom.weights.save_model`.
     """
@@ -67,6 +67,7 @@ def merge_into_base(
     stored = float((_outputs(model.float(), tokens) - expected).abs().max())
     facts = {"base": str(base), "adapter": str(adapter), "largest_change_of_a_logit": largest}
     files = {"merge.json": json.dumps(facts, indent=2) + "\n"}
+    files |= copied_recipe(adapter) or copied_recipe(base)
     if (pooling := pooling_of(adapter)) is not None:
         files |= pooling_files(model.config.dim, pooling)
     tokenizer, source_tokenizer = _tokenizers(model.config, adapter, base)

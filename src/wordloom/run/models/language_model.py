@@ -38,11 +38,13 @@ class LanguageModel(ReadsText):
     """A causal language model and its tokenizer, as :func:`wordloom.load` returns them.
 
     ``tokenizer`` is None if the folder has none; the model then reads and writes token ids only.  Sampling
-    settings are given by name (``temperature=0.8, top_k=50, seed=1``) or as ``Sampling(...)``.
+    settings are given by name (``temperature=0.8, top_k=50, seed=1``) or as ``Sampling(...)``.  ``system`` is
+    the system message that an assistant was tuned with.
     """
 
     takes_ids: ClassVar[bool] = True
     generation_defaults: dict[str, Any] = field(default_factory=dict)
+    system: str | None = None
 
     def generate(
         self,

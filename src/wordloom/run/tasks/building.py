@@ -117,6 +117,15 @@ def check_model(recipe: Recipe, start: Path | None) -> None:
     Data may take long to prepare; this needs none. It checks the families that have kinds of attention.
     """
     attention: Any = recipe.model.get("attention")
+    others = sorted(recipe.model.keys() - {"attention"})
+    tuned = recipe.train.objective in TUNING
+    if start is not None and tuned and others and not recipe.model.keys() & {"family", "preset"}:
+        raise RecipeError(
+            f"the model is that of {start}, and the recipe has model.{others[0]}; leave it out, or name the "
+            "whole model (model.family)"
+        )
+    if start is not None and tuned and not others:
+        check_length(body_config(load_config(start)), recipe.train.seq_len)
     if start is not None and attention is None:
         return  # other settings must fit the weights of start, which is checked as they are read
     if start is not None and takes_model_of_start(recipe, start):

@@ -41,7 +41,7 @@ def chat_tokenizer(
     if name is None and tokenizer.chat_template is not None:
         progress.say("template    that of the tokenizer")
         return tokenizer
-    name = name or _DEFAULT
+    name = _DEFAULT if name is None else name
     tokenizer, further = with_template(tokenizer, name)
     progress.say(f"template    {name}" + (f", with new tokens {', '.join(further)}" if further else ""))
     return tokenizer
@@ -104,7 +104,7 @@ def end_ids(tokenizer: Tokenizer, end: int) -> list[int]:
 
 
 def with_system_message(messages: tuple[Message, ...], text: str | None) -> tuple[Message, ...]:
-    """Return ``messages`` with the system message ``text`` first, unless they have one or it is None."""
-    if text is None or messages[0].role == "system":
+    """Return ``messages`` behind the system message ``text``, unless they have one or it is empty."""
+    if not text or messages[0].role == "system":
         return messages
     return (Message("system", text), *messages)

@@ -76,7 +76,11 @@ def with_lora(
 
 
 def check_base(recipe: Recipe, start: Path | None) -> None:
-    """Raise RecipeError unless ``start``, the folder of the base model, is one that ``[lora]`` can adapt."""
+    """Raise RecipeError if the recipe needs a base model and ``start`` is none that it can tune."""
+    if recipe.train.objective == "preference" and start is None:
+        raise RecipeError(
+            'train.objective "preference" tunes a trained model; name it with --from CHECKPOINT'
+        )
     if recipe.lora is None:
         return
     if start is None:

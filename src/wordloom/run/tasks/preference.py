@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from wordloom.data.batches.causal import IGNORE, to_device
-from wordloom.data.batches.conversations import ConversationRows, conversation_rows
+from wordloom.data.batches.conversations import ConversationRows, conversation_rows, nothing_left
 from wordloom.data.batches.preferences import PreferenceBatches
 from wordloom.data.ledgers import RowDigest, RowLedger
 from wordloom.data.rows.conversations import Conversation, Preference, preferences
@@ -59,13 +59,9 @@ class _Part:
 def preference_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) -> Task:
     """Return the task of preferring answers as the recipe's records do.
 
-    Raises RecipeError without ``start``, the checkpoint to begin with.
+    ``start`` is the checkpoint to begin with, whose model is the reference.
     """
     s = recipe.train
-    if recipe.start_from is None or start is None:
-        raise RecipeError(
-            'train.objective "preference" tunes a trained model; name it with --from CHECKPOINT'
-        )
     left_out = Counter[str]()
     read = preferences_of(recipe, left_out)
     progress.say(f"{count:,} {what}" for what, count in left_out.items())
@@ -151,6 +147,8 @@ def _read(
                 for answer in (each.chosen, each.rejected)
             )
         ]
+    if not fitting:
+        raise nothing_left("preference", len(found), s.seq_len)
     settings: dict[str, Any] = {"longest": s.seq_len, "too_long": d.too_long, "unknown": tokenizer.unk_id}
     sides = [
         conversation_rows(

@@ -34,8 +34,8 @@ def read_tokenizer(path: Path) -> Read:
     else:
         raise TokenizerError(f"no tokenizer at '{path}': give a folder or file that has {_EXPECTED}")
     config = _read_config(folder)
-    template_file = folder / "chat_template.jinja"
-    template = _text(template_file) if template_file.is_file() else None
+    template = read_chat_template(folder)
+    config.pop("chat_template", None)
 
     definition, defaults = _read_format(folder, names, path, config)
     definition.setdefault("added_tokens", [])
@@ -90,6 +90,20 @@ def _read_config(folder: Path) -> dict[str, Any]:
         if (folder / name).is_file():
             config |= {key: value for key, value in _json(folder / name).items() if value is not None}
     return config
+
+
+def read_chat_template(folder: Path) -> str | None:
+    """Return the chat template of ``chat_template.jinja``, else that of ``tokenizer_config.json``, if any.
+
+    The configuration has it as a text, or as the default of several with names.
+    """
+    if (folder / "chat_template.jinja").is_file():
+        return _text(folder / "chat_template.jinja")
+    found = _read_config(folder).get("chat_template")
+    if isinstance(found, list):
+        named = (entry for entry in found if isinstance(entry, dict) and entry.get("name") == "default")
+        found = next((entry.get("template") for entry in named), None)
+    return found if isinstance(found, str) else None
 
 
 def _read_bpe(vocabulary_file: Path, merges_file: Path) -> tuple[Definition, dict[str, Any]]:
