@@ -18,7 +18,8 @@ from torch import Tensor
 
 from wordloom.errors import GenerationError
 from wordloom.generate import Conditioned, Decoder, Engine, Sampling, beam_search, generate
-from wordloom.models import Memory, context_limit, translates
+from wordloom.generate.sampling import filter_logits, penalise_repetition, row_generator
+from wordloom.models import LlamaConfig, Memory, context_limit, translates
 
 EVERY = pytest.mark.parametrize(
     ("family", "fast"),
@@ -125,7 +126,7 @@ def test_requests_that_join_late_get_the_tokens_they_get_alone(family: str, fast
             reader = model if memory is None else Conditioned(model, memory)
             expected = generate(reader, [prompt], sampling, first_row=rows[0], fast=False)
             for row, one in zip(rows, expected, strict=True):
-                assert_same_or_close(model, prompt, texts[row], one.ids, memory, sampling)
+                assert_same_or_close(model, prompt, texts[row], one.ids, memory, sampling, row)
 
     hold()
 
@@ -137,15 +138,46 @@ def assert_same_or_close(
     expected: list[int],
     memory: Memory | None,
     sampling: Sampling,
+    row: int,
 ) -> None:
-    """Equal ids, but for a greedy choice between two logits that are equal up to rounding."""
+    """Equal ids, but for a choice that rounding may turn: the modules round by the number of rows.
+
+    That is a greedy choice between two logits that are equal up to rounding, a random number that lies on
+    the boundary between two tokens, or a k-th and next logit that are equal up to rounding.
+    """
     assert len(found) == len(expected)
     if found == expected:
         return
     at = next(i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if a != b)
-    assert sampling.temperature == 0, f"draws differ at token {at}"
-    logits = alone(model, prompt + expected[:at], memory)
-    assert abs(logits[found[at]] - logits[expected[at]]) < 1e-3 * max(1.0, float(logits.abs().max()))
+    text = prompt + expected[:at]
+    logits = alone(model, text, memory)
+    near = 1e-3 * max(1.0, float(logits.abs().max()))
+    if sampling.temperature == 0:
+        assert abs(logits[found[at]] - logits[expected[at]]) < near
+        return
+    logits = penalise_repetition(logits[None], [text], sampling.repetition_penalty)
+    point = row_generator(sampling.seed or 0, row).random(at + 1)[-1]  # a token takes one random number
+    cumulative = filter_logits(logits, sampling).double().softmax(dim=-1).cumsum(dim=-1)[0]
+    first, last = sorted([found[at], expected[at]])
+    on_boundary = bool(((cumulative[first:last] - point).abs() < 1e-4).all())
+    ordered, k = logits[0].sort(descending=True).values, sampling.top_k or len(logits[0])
+    tied = k < len(ordered) and bool(ordered[k - 1] - ordered[k] < 1e-4)
+    assert on_boundary or tied, f"draws differ at token {at}"
+
+
+def test_a_draw_on_a_boundary_may_turn_with_the_number_of_rows() -> None:
+    """A case that Hypothesis found: 2e-7 from a boundary, which rounding crosses on some processors."""
+    config = LlamaConfig(
+        vocab_size=50, max_seq_len=LONGEST, dim=22, n_layers=2, n_heads=2, n_kv_heads=1, head_dim=18,
+        hidden_dim=64, activation="relu", norm_eps=1e-2,
+    )  # fmt: skip
+    model, draw = model_of(config, 239926), torch.Generator().manual_seed(239926)
+    prompt, sampling = ids_of(model, 6, draw), Sampling(temperature=1.0, seed=3, max_new_tokens=5, samples=2)
+    expected = generate(model, [prompt], sampling, fast=False)[1].ids
+    turned = [*expected[:4], 20 + 21 - expected[4]]  # the random number lies between tokens 20 and 21
+    assert_same_or_close(model, prompt, turned, expected, None, sampling, row=1)
+    with pytest.raises(AssertionError, match="draws differ at token 4"):
+        assert_same_or_close(model, prompt, [*expected[:4], 22], expected, None, sampling, row=1)
 
 
 @EVERY

@@ -16,7 +16,7 @@ from tests.generate.tiny_models import FAMILIES, tiny_model
 from torch.nn.modules.module import register_module_forward_hook
 
 from wordloom.errors import GenerationError
-from wordloom.generate import Sampling, generate
+from wordloom.generate import Decoder, Sampling, generate
 from wordloom.generate.decoder import next_logits
 from wordloom.generate.fast import accelerate, causal
 from wordloom.generate.fast.causal import FastModel
@@ -294,6 +294,24 @@ def test_a_model_changed_after_it_was_wrapped_runs_its_modules() -> None:
     after = logits_of(program, PROMPTS)
     assert torch.equal(after, logits_of(model, PROMPTS))
     assert not torch.equal(after, before)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_of_the_program_may_become_more_than_it_takes(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bfloat16, the program's float32 vectors then pass through the modules' head."""
+    monkeypatch.setattr(FastModel, "_most_rows", lambda _model: 4)
+    model = tiny_model(family).to(torch.bfloat16)
+    found = []
+    for fast in (True, False):
+        decoder = Decoder(model, fast=fast)
+        decoder.admit(PROMPTS[:4], new_tokens=4)
+        decoder.step()
+        decoder.append([1, 2, 3, 4])
+        decoder.admit([[14, 15]], new_tokens=4)
+        found.append(decoder.step())
+    torch.testing.assert_close(*found, rtol=0.1, atol=0.1 * float(found[1].abs().max()))
 
 
 def test_weights_outlive_a_model_that_is_given_others() -> None:

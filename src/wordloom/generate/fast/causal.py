@@ -149,6 +149,8 @@ class FastModel(Accelerated):
         fits = self.weights is not None and not self.model.training and len(x) <= self.most_rows
         V, D = self.model.lm_head.out_features, self.model.lm_head.in_features
         if not fits or x.shape[1] != D:
+            if self.dtype == torch.bfloat16 and hidden.dtype == torch.float32:
+                hidden = hidden.to(torch.bfloat16)  # vectors of a program, of more rows than one takes
             return self.model.lm_head(hidden)
         if len(x) > len(self.logits):
             self.logits = np.empty((len(x), V), dtype=np.float32)
