@@ -106,6 +106,7 @@ def test_neither_other_rows_nor_tokens_at_once_change_a_bit(family: str, dtype: 
         with torch.inference_mode():
             wanted = read([0], [1] * n)
             for rows, most in (([0], 8), ([0, 1], 4), ([3, 0, 2], 3), ([4, 3, 2, 1, 0], 1)):
+                assert len(rows) * most <= program.most_alike
                 sizes = data.draw(st.lists(st.integers(1, most), min_size=n // most, max_size=n // most))
                 found = read(rows, sizes)[rows.index(0)]
                 assert torch.equal(found, wanted[0, : sum(sizes)]), (rows, sizes)

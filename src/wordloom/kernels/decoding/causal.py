@@ -52,10 +52,10 @@ class Weights(NamedTuple):
 
 
 class NewTokens(NamedTuple):
-    """The cache, and the place of each new token in it."""
+    """The cache of B rows, which may lie anywhere in memory, and the place of each new token in it."""
 
-    layers: np.ndarray  # [L, 2] addresses of keys and values [B, K, S, E]
-    places: np.ndarray  # [L, 3]: S, and where a ring begins and its size; without one, 0 and 0
+    layers: np.ndarray  # [B, L, 2] addresses of keys and values [K, S, E]
+    places: np.ndarray  # [B, L, 3]: S, and where a ring begins and its size; without one, 0 and 0
     kinds: np.ndarray  # [L, P, 3]: those of a pattern, as attend_by_position reads them; P = 0: all are full
     rows: np.ndarray  # [R, 2]: cache row, and position in it
 
@@ -106,16 +106,17 @@ def _self_attention(
     _project(v, h, matrix[2], bias[2][i], False, w.like, *room, thread, threads)
     barrier(counters, threads, PATIENCE)
 
-    keys, values = new.layers[i, 0], new.layers[i, 1]
-    capacity, first_place, ring = new.places[i, 0], new.places[i, 1], new.places[i, 2]
     for item in range(thread, rows.shape[0] * K, threads):
         r, group = item // K, item % K
+        keys, values = new.layers[rows[r, 0], i, 0], new.layers[rows[r, 0], i, 1]
+        places = new.places[rows[r, 0], i]
+        capacity, first_place, ring = places[0], places[1], places[2]
         if w.rotary.shape[1]:
             rotate(k, r, group * E, w.rotary[0, rows[r, 1]], w.rotary[1, rows[r, 1]])
         place = rows[r, 1]
         if ring and place >= first_place + ring:
             place = first_place + (place - first_place) % ring
-        place = ((rows[r, 0] * K + group) * capacity + place) * E
+        place = (group * capacity + place) * E
         store_row(w.cached, keys, place, k, r, group * E, E)
         store_row(w.cached, values, place, v, r, group * E, E)
     barrier(counters, threads, PATIENCE)
@@ -124,7 +125,10 @@ def _self_attention(
         r, head = item // H, item % H
         if w.rotary.shape[1]:
             rotate(q, r, head * E, w.rotary[0, rows[r, 1]], w.rotary[1, rows[r, 1]])
-        first = (rows[r, 0] * K + head // (H // K)) * capacity * E * w.cached.itemsize
+        keys, values = new.layers[rows[r, 0], i, 0], new.layers[rows[r, 0], i, 1]
+        places = new.places[rows[r, 0], i]
+        capacity, first_place, ring = places[0], places[1], places[2]
+        first = head // (H // K) * capacity * E * w.cached.itemsize
         if new.kinds.shape[1] == 0:
             attend(
                 buffers.mixed, q, r, head, E, keys + first, values + first, 0, rows[r, 1] + 1, w.scale,
@@ -145,7 +149,7 @@ def _llama(w: Weights, new: NewTokens, buffers: Buffers, counters: Any, thread: 
     x, h, gate, up = buffers.x, buffers.normed[thread], buffers.gate, buffers.wide
     threads, room = buffers.normed.shape[0], (buffers.narrowed, buffers.shortened)
     first, last = share(gate.shape[1], thread, threads)
-    L = new.layers.shape[0]
+    L = new.layers.shape[1]
     for i in range(L):
         rms_norm(h, x, w.gains[i, 0], w.eps)
         _self_attention(buffers, h, w, i, new, counters, thread)
@@ -167,7 +171,7 @@ def _llama(w: Weights, new: NewTokens, buffers: Buffers, counters: Any, thread: 
 @program
 def _gpt2(w: Weights, new: NewTokens, buffers: Buffers, counters: Any, thread: int) -> None:
     x, h = buffers.x, buffers.normed[thread]
-    L = new.layers.shape[0]
+    L = new.layers.shape[1]
     for i in range(L):
         layer_norm(h, x, w.gains[i, 0], w.offsets[i, 0], w.eps)
         _self_attention(buffers, h, w, i, new, counters, thread)
@@ -183,7 +187,7 @@ def _gpt(w: Weights, new: NewTokens, buffers: Buffers, counters: Any, thread: in
     for r in range(x.shape[0]):
         for d in range(x.shape[1]):
             h[r, d] = x[r, d]
-    for i in range(new.layers.shape[0]):
+    for i in range(new.layers.shape[1]):
         _self_attention(buffers, h, w, i, new, counters, thread)
         layer_norm(h, x, w.gains[i, 0], w.offsets[i, 0], w.eps)
         _replace_x(buffers, h, counters, thread)
