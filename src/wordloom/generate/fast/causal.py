@@ -185,14 +185,14 @@ class FastModel(Accelerated):
                 if not fits or part.shape != (B, K, part.shape[2], E):
                     return None
             self.checked = [weakref.ref(part) for part in stored]
-            first = np.array([part.data_ptr() for part in stored])  # [2 L]
-            row = np.array([part.stride(0) * part.itemsize for part in stored])
-            self.addresses = (first + np.arange(B)[:, None] * row).reshape(B, -1, 2)
-            rings = [(layer.first, layer.ring) for layer in layers]
-            capacities = [part.shape[2] for part in stored[::2]]
-            places = np.array([(S, *ring) for S, ring in zip(capacities, rings, strict=True)])
-            self.places = places[None].repeat(B, axis=0)
+            self.addresses, self.places = places_of(layers)
         return self.addresses
+
+    def with_room(self, cache: KeyValueCache, needed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Give all layers of ``cache`` room for ``needed`` tokens; return the addresses and places."""
+        for layer in cache.key_values:
+            self._with_room(cache, layer, needed)
+        return places_of(cache.key_values)
 
     def _with_room(self, cache: KeyValueCache, layer: LayerKeyValues, needed: int) -> tuple[Tensor, Tensor]:
         """Return the keys and values of a layer with room for ``needed`` tokens, or all that it keeps."""
@@ -214,22 +214,34 @@ class FastModel(Accelerated):
         B, T = tokens.shape
         if cache.longest + T > self.length:
             self._reach(max(cache.longest + T, 2 * self.length, int(self.places[:, :, 0].max())))
-        if B * T not in self.buffers:
-            self.buffers[B * T] = self._new_buffers(B * T)
-        buffers = self.buffers[B * T]
-        x = torch.from_numpy(buffers.x).view(B, T, -1)
         rows = np.empty((B, T, 2), dtype=np.int64)
         rows[:, :, 0] = np.arange(B)[:, None]
         starts = cache.longest if cache.uniform else cache.lengths.numpy()[:, None]
         rows[:, :, 1] = starts + np.arange(T)
-        with one_thread():
-            x.copy_(self._embeddings(tokens, torch.from_numpy(rows[:, :, 1]), cache.longest + T - 1))
-        new = programs.NewTokens(addresses, self.places, self.kinds, rows.reshape(B * T, 2))
-        with compiling(self.program):
-            self.threads.run(self.program, self.weights, new, buffers)
+        x = self.pass_tokens(tokens.reshape(-1), rows.reshape(-1, 2), addresses, self.places)
         if attend is not None:  # the program stores padding too
             cache.mark_written(T)
         cache.advance(tokens, attend)
+        return x.view(B, T, -1)
+
+    def pass_tokens(
+        self, tokens: Tensor, rows: np.ndarray, addresses: np.ndarray, places: np.ndarray
+    ) -> Tensor:
+        """Pass R tokens through all layers: [R] -> [R, D], which the next call overwrites.
+
+        ``rows`` [R, 2], ``addresses`` and ``places`` are those of
+        :class:`wordloom.kernels.decoding.causal.NewTokens`.
+        """
+        R = len(tokens)
+        if R not in self.buffers:
+            self.buffers[R] = self._new_buffers(R)
+        buffers = self.buffers[R]
+        x = torch.from_numpy(buffers.x)
+        with one_thread():
+            x.copy_(self._embeddings(tokens, torch.from_numpy(rows[:, 1]), int(rows[:, 1].max())))
+        new = programs.NewTokens(addresses, places, self.kinds, rows)
+        with compiling(self.program):
+            self.threads.run(self.program, self.weights, new, buffers)
         return x
 
     def _embeddings(self, tokens: Tensor, positions: Tensor, highest: int) -> Tensor:
@@ -299,6 +311,17 @@ class FastModel(Accelerated):
         """Return the addresses of ``weights``, 0 for None; they stay valid if the model gets others."""
         self.held = [[None if weight is None else weight.detach() for weight in row] for row in weights]
         return np.array([[0 if weight is None else weight.data_ptr() for weight in row] for row in self.held])
+
+
+def places_of(layers: Sequence[LayerKeyValues]) -> tuple[np.ndarray, np.ndarray]:
+    """Return where the rows of a cache lie: the addresses and places of ``NewTokens``."""
+    stored = [part for layer in layers for part in (layer.keys, layer.values) if part is not None]
+    B = len(stored[0])
+    first = np.array([part.data_ptr() for part in stored])  # [2 L]
+    row = np.array([part.stride(0) * part.itemsize for part in stored])
+    places = np.array([(part.shape[2], layer.first, layer.ring)
+                       for part, layer in zip(stored[::2], layers, strict=True)])  # fmt: skip
+    return (first + np.arange(B)[:, None] * row).reshape(B, -1, 2), places[None].repeat(B, axis=0)
 
 
 def kinds_of_layers(patterns: Sequence[Any]) -> np.ndarray:

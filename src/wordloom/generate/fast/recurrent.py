@@ -53,24 +53,36 @@ class FastRNN(FastModel):
     def _run_step(
         self, tokens: Tensor, cache: RecurrentCache, before: tuple[np.ndarray, np.ndarray]
     ) -> Tensor:
-        B = len(tokens)
-        if B not in self.buffers:
-            self.buffers = {B: self._new_buffers(B)}
-        x = torch.from_numpy(self.buffers[B]["x"])
-        x.copy_(self.model.token_embedding(tokens[:, 0]))
-        after = self._new_states(B)
-        state = programs.State(h=before[0], c=before[1], new_h=after[0], new_c=after[1], **self.buffers[B])
-        with compiling(programs.step):
-            self.threads.run(programs.step, self.weights, state, self.threads.count)
+        after = self.pass_tokens(tokens[:, 0], before)
         views = [torch.from_numpy(array) for array in after[: len(self._state_dims())]]
         for i, layer in enumerate(cache.layers):
             layer.state = written = WrittenState(view[i] for view in views)
             written.arrays, written.layer = after, i
         cache.advance(tokens)
-        h = views[0][-1]  # [B, R]
-        if self.model.output_proj is not None:
-            h = self.model.output_proj(h.to(self.dtype)).float()
-        return h[:, None]
+        return self.output(after)[:, None]
+
+    def pass_tokens(
+        self, tokens: Tensor, before: tuple[np.ndarray, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Pass a token of each row [B] through all layers; return the states h [L, B, R] and c [L, B, H or 0].
+
+        ``before`` are the states before the tokens.
+        """
+        B = len(tokens)
+        if B not in self.buffers:
+            self.buffers = {B: self._new_buffers(B)}
+        x = torch.from_numpy(self.buffers[B]["x"])
+        x.copy_(self.model.token_embedding(tokens))
+        after = self.new_states(B)
+        state = programs.State(h=before[0], c=before[1], new_h=after[0], new_c=after[1], **self.buffers[B])
+        with compiling(programs.step):
+            self.threads.run(programs.step, self.weights, state, self.threads.count)
+        return after
+
+    def output(self, states: tuple[np.ndarray, np.ndarray]) -> Tensor:
+        """Return the head's input [B, D] after ``states``."""
+        h = torch.from_numpy(states[0])[-1]  # [B, R]
+        return h if self.model.output_proj is None else self.model.output_proj(h.to(self.dtype)).float()
 
     def _states(self, cache: RecurrentCache, B: int) -> tuple[np.ndarray, np.ndarray] | None:
         """Return h and c of all layers: the arrays of the last step, or copies of the states in ``cache``.
@@ -86,7 +98,7 @@ class FastRNN(FastModel):
             written = [state for state in states if isinstance(state, WrittenState) and state.arrays is last]
             if [state.layer for state in written] == list(range(len(states))):
                 return last
-        arrays, widths = self._new_states(B), self._state_dims()
+        arrays, widths = self.new_states(B), self._state_dims()
         for i, state in enumerate(states):
             if state is not None and [part.shape for part in state] != [(B, width) for width in widths]:
                 return None
@@ -97,7 +109,8 @@ class FastRNN(FastModel):
                     torch.from_numpy(array)[i].copy_(state[j])
         return arrays
 
-    def _new_states(self, B: int) -> tuple[np.ndarray, np.ndarray]:
+    def new_states(self, B: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return room for the states h and c of ``B`` rows."""
         h, *c = self._state_dims()
         L = self.config.n_layers
         return np.empty((L, B, h), dtype=np.float32), np.empty((L, B, sum(c)), dtype=np.float32)

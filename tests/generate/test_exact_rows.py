@@ -1,0 +1,91 @@
+"""Rows of continuous batching: each has the bits of a row alone, whatever joins, leaves, or was saved."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.generate.random_models import FAMILIES, LONGEST, model_of
+
+from wordloom.generate import exact_rows as module
+from wordloom.generate.exact_rows import ExactRows, Saved, Slot, exact_rows, next_piece
+from wordloom.models import translates
+
+CAUSAL = [name for name in FAMILIES if name not in ("seq2seq", "transformer", "bert_generation")]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def read_all(rows: ExactRows, slot: Slot, ids: list[int]) -> torch.Tensor:
+    logits = torch.empty(0)
+    while slot.length < len(ids):
+        n = next_piece(rows, slot.length, len(ids))
+        logits = rows.read(slot, ids[slot.length : slot.length + n])
+    return logits
+
+
+def alone(rows: ExactRows, prompt: list[int], new: list[int]) -> list[torch.Tensor]:
+    """The logits after the prompt, and after each new token."""
+    slot = rows.new_slot()
+    return [read_all(rows, slot, prompt), *(rows.step([slot], [token])[0] for token in new)]
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["programs", "modules"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", CAUSAL)
+def test_a_row_has_the_bits_that_it_has_alone(
+    family: str, dtype: str, fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PIECE", 3)
+
+    @settings(max_examples=12, deadline=None)
+    @given(data=st.data())
+    def hold(data: st.DataObject) -> None:
+        seed = data.draw(st.integers(0, 2**31))
+        model = model_of(data.draw(FAMILIES[family]), seed).to(DTYPES[dtype])
+        assert not translates(model.config)
+        rng = random.Random(seed)
+        rows = exact_rows(model, LONGEST, fast=fast)
+        free = [rows.new_slot() for _ in range(2)]
+        live: list[tuple[Slot, list[int], list[int]]] = []
+        saved: list[tuple[Saved, list[int]]] = []
+        for _ in range(14):
+            if rng.random() < 0.6:
+                slot = free.pop() if free else rows.new_slot()
+                rows.clear(slot)
+                ids = [rng.randrange(model.config.vocab_size) for _ in range(rng.randint(1, 9))]
+                if saved and rng.random() < 0.6:
+                    kept, before = rng.choice(saved)
+                    n = rng.randint(1, kept.length) if kept.truncates else kept.length
+                    n -= 0 if rows.anywhere else n % module.PIECE
+                    if n == kept.length or kept.truncates:
+                        ids = (before[:n] + ids)[: LONGEST - 4]
+                        if n and n < len(ids):
+                            rows.restore(slot, kept, n)
+                expected = alone(rows, ids, [])[-1]
+                assert torch.equal(read_all(rows, slot, ids), expected)
+                live.append((slot, ids, []))
+            if live:
+                rng.shuffle(live)
+                tokens = [rng.randrange(model.config.vocab_size) for _ in live]
+                logits = rows.step([slot for slot, _, _ in live], tokens)
+                for (_, prompt, new), token, found in zip(live, tokens, logits, strict=True):
+                    new.append(token)
+                    assert torch.equal(found, alone(rows, prompt, new)[-1])
+            for row in list(live):
+                slot, prompt, new = row
+                if len(prompt) + len(new) >= LONGEST or rng.random() < 0.2:
+                    live.remove(row)
+                    free.append(slot)
+                    ids = prompt + new
+                    if rows.anywhere:
+                        saved.append((rows.save(slot), ids))
+                    elif rows.truncates and len(prompt) >= module.PIECE:
+                        kept = rows.save(slot)
+                        n = len(prompt) - len(prompt) % module.PIECE
+                        saved.append((kept._replace(length=n), ids))
+
+    hold()
