@@ -269,7 +269,7 @@ def profile(model: Any, B: int, given: argparse.Namespace) -> dict[str, float]:
             logits = program.lm_head(hidden)
             head = time.perf_counter()
             with one_thread():
-                next_ids(logits.float(), [[0]] * B, sampling, [])
+                next_ids(logits.float(), [[0]] * B, sampling, [], [1] * B)
                 logits.logsumexp(dim=-1)
             end = time.perf_counter()
             for part, spent in (("layers", layers - began), ("head", head - layers), ("choice", end - head)):

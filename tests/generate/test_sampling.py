@@ -34,12 +34,30 @@ from wordloom.generate.sampling import (
     next_ids,
     penalise_repetition,
     row_generator,
+    weighed,
 )
 from wordloom.models import LlamaConfig, build
 
 
 def random_logits(B: int = 5, V: int = 200, seed: int = 0) -> torch.Tensor:
     return torch.randn(B, V, generator=torch.Generator().manual_seed(seed)) * 4
+
+
+def test_penalties_of_what_was_written_and_biases() -> None:
+    """OpenAI's formula: logit - count * frequency_penalty - (count > 0) * presence_penalty."""
+    logits, sampling = random_logits(2, 7), Sampling(presence_penalty=0.5, frequency_penalty=-1.25)
+    texts = [[1, 2, 3, 3, 6], [0, 0, 4]]
+    found = weighed(logits, texts, sampling, [2, 3])
+    expected = logits.clone()
+    expected[0, 3] -= 0.5 - 1.25 * 2
+    expected[0, 6] -= 0.5 - 1.25
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    biased = weighed(logits, texts, Sampling(logit_bias=((5, -100.0), (99, 3.0), (0, 2.0))), [0, 0])
+    assert torch.equal(biased[:, [5, 0]], logits[:, [5, 0]] + torch.tensor([-100.0, 2.0]))
+    assert torch.equal(biased[:, [1, 2, 3, 4, 6]], logits[:, [1, 2, 3, 4, 6]])
+    for wrong in ({"presence_penalty": math.nan}, {"logit_bias": ((-1, 1.0),)}, {"logit_bias": ((1, math.inf),)}):
+        with pytest.raises(GenerationError):
+            Sampling(**wrong)
 
 
 @pytest.mark.parametrize("k", [1, 3, 50, 200, 1000])
@@ -137,7 +155,7 @@ def test_every_penalty_orders_logits_as_exact_numbers_do(
         for i, x in enumerate(row)
     ]
     sampling = Sampling(temperature=0, repetition_penalty=penalty)
-    assert int(next_ids(torch.tensor([row]), [sorted(seen)], sampling, [])) == exact.index(max(exact))
+    assert int(next_ids(torch.tensor([row]), [sorted(seen)], sampling, [], [0])) == exact.index(max(exact))
 
 
 @settings(max_examples=100, deadline=None)
@@ -152,7 +170,7 @@ def test_every_accepted_setting_draws_a_token(
     row: list[float], temperature: float, penalty: float, ngram: int, history: list[int]
 ) -> None:
     sampling = Sampling(temperature=temperature, repetition_penalty=penalty, no_repeat_ngram=ngram)
-    drawn = int(next_ids(torch.tensor([row]), [history], sampling, [row_generator(0, 0)]))
+    drawn = int(next_ids(torch.tensor([row]), [history], sampling, [row_generator(0, 0)], [0]))
     assert 0 <= drawn < len(row)
     assert not (drawn == 0 and 0 < ngram <= len(history))
 

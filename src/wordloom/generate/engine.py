@@ -109,6 +109,7 @@ class _Request(NamedTuple):
 
 class _Row(NamedTuple):
     number: int
+    prompt: int  # its number of tokens
     limit: int  # of tokens in all, the prompt's included
     generator: np.random.Generator
     request: _Request
@@ -187,7 +188,8 @@ class Engine:
             limit = len(prompts[prompt]) + limits[prompt]
             drafter = None if self.speculate is None else self.speculate()
             draws = row_generator(seed, key)
-            self._rows.append(_Row(number, limit, draws, request, drafter, DraftLength()))
+            length = len(prompts[prompt])
+            self._rows.append(_Row(number, length, limit, draws, request, drafter, DraftLength()))
         room = max(limits, default=0)
         self.decoder.admit(prompts, new_tokens=room, copies=sampling.samples, memory=memory, begun=begun)
         return list(numbers)
@@ -316,7 +318,8 @@ class Engine:
             logits = logits.index_fill(1, request.forbidden, -torch.inf)
         texts = [self.decoder.rows[place] for place in places]
         generators = [self._rows[place].generator for place in places]
-        return next_ids(logits[:, : request.vocab_size], texts, request.sampling, generators)
+        starts = [self._rows[place].prompt for place in places]
+        return next_ids(logits[:, : request.vocab_size], texts, request.sampling, generators, starts)
 
 
 def steps(

@@ -1,7 +1,7 @@
 """Sampling: the settings of generation, and pure functions from logits [B, V] to the next ids [B].
 
-The order is that of the reference library: repetition penalty, no-repeat-ngram, then temperature,
-top-k, top-p and min-p, each on the result of the step before.  Filters set logits to -inf.
+The order is that of the reference library: biases, penalties, no-repeat-ngram, then temperature, top-k, top-p
+and min-p, each on the result of the step before.  Filters set logits to -inf.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ class Sampling:
         top_p: None or 1 is off.
         min_p: None or 0 is off.
         repetition_penalty: 1 is off.  It has the bounds of ``temperature``.
+        presence_penalty: Subtracted from the logits of tokens that the row has written; 0 is off.
+        frequency_penalty: The same, once for each time that a token was written; 0 is off.
+        logit_bias: Pairs of an id and a number that is added to its logit.
         no_repeat_ngram: The size of n-grams that do not occur twice; 0 is off.
         stop: Strings that end a text.
         stop_ids: Ids that end a text.
@@ -52,6 +55,9 @@ class Sampling:
     top_p: float | None = None  # Holtzman et al. 2019, arXiv:1904.09751
     min_p: float | None = None  # Nguyen et al. 2024, arXiv:2407.01082
     repetition_penalty: float = 1.0  # Keskar et al. 2019, arXiv:1909.05858
+    presence_penalty: float = 0.0  # of OpenAI's API, as the next two
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
     no_repeat_ngram: int = 0
     stop: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()
@@ -77,6 +83,11 @@ class Sampling:
         _number("top_p", self.top_p, lambda x: 0 < x <= 1, "above 0 and up to 1 (off)")
         _number("min_p", self.min_p, lambda x: 0 <= x <= 1, "from 0 (off) to 1")
         _number("repetition_penalty", self.repetition_penalty, lambda x: x > 0, "above 0 (1 is off)")
+        for name in ("presence_penalty", "frequency_penalty"):
+            _number(name, getattr(self, name), lambda x: True, "(0 is off)")
+        for token, bias in self.logit_bias:
+            whole_number("an id of logit_bias", token, least=0)
+            _number("logit_bias", bias, lambda x: True, "that is added to a logit")
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise GenerationError(f"stop takes strings of at least one character, not {text!r}")
@@ -137,6 +148,27 @@ def penalise_repetition(logits: Tensor, history: Sequence[Sequence[int]], penalt
         seen = torch.tensor(sorted(set(ids)), device=logits.device, dtype=torch.int64)
         seen = seen[seen < row.shape[0]]
         row[seen] = torch.where(row[seen] < 0, row[seen] * penalty, row[seen] / penalty)
+    return logits
+
+
+def penalise_written(logits: Tensor, written: Sequence[Sequence[int]], sampling: Sampling) -> Tensor:
+    """Subtract the presence and frequency penalties of the tokens that each row has written."""
+    presence, frequency, logits = sampling.presence_penalty, sampling.frequency_penalty, logits.clone()
+    for row, ids in zip(logits, written, strict=True):
+        seen, counts = torch.tensor(ids, dtype=torch.int64, device=logits.device).unique(return_counts=True)
+        fits = seen < row.shape[0]
+        row[seen[fits]] -= presence + frequency * counts[fits]
+    return logits
+
+
+def add_biases(logits: Tensor, biases: Sequence[tuple[int, float]]) -> Tensor:
+    """Add each bias to the logits of its id."""
+    if not biases:
+        return logits
+    logits = logits.clone()
+    for token, bias in biases:
+        if token < logits.shape[1]:
+            logits[:, token] += bias
     return logits
 
 
@@ -220,10 +252,25 @@ def next_ids(
     history: Sequence[Sequence[int]],
     sampling: Sampling,
     generators: Sequence[np.random.Generator],
+    prompts: Sequence[int],
 ) -> Tensor:
-    """Choose the next ids [B] by logits [B, V]; ``history`` has each row's ids, with the prompt."""
-    logits = penalise_repetition(logits, history, sampling.repetition_penalty)
-    logits = forbid_repeated_ngrams(logits, history, sampling.no_repeat_ngram)
+    """Choose the next ids [B] by logits [B, V].
+
+    ``history`` has each row's ids, of which the first ``prompts`` [B] are its prompt.
+    """
+    logits = weighed(logits, history, sampling, prompts)
     if sampling.temperature == 0:
         return greedy(logits)
     return draw(filter_logits(logits, sampling), generators)
+
+
+def weighed(
+    logits: Tensor, history: Sequence[Sequence[int]], sampling: Sampling, prompts: Sequence[int]
+) -> Tensor:
+    """Return logits [B, V] with the biases and penalties of ``sampling``; see :func:`next_ids`."""
+    logits = add_biases(logits, sampling.logit_bias)
+    logits = penalise_repetition(logits, history, sampling.repetition_penalty)
+    if sampling.presence_penalty or sampling.frequency_penalty:
+        written = [ids[start:] for ids, start in zip(history, prompts, strict=True)]
+        logits = penalise_written(logits, written, sampling)
+    return forbid_repeated_ngrams(logits, history, sampling.no_repeat_ngram)

@@ -44,7 +44,10 @@ _OFF: dict[str, Any] = {
     "cache_implementation": "dynamic",
 }
 # not in the printed line where they have their defaults, which do nothing
-_QUIET = ("top_p", "min_p", "repetition_penalty", "no_repeat_ngram", "stop", "stop_ids", "samples", "past")
+_QUIET = (
+    "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias",
+    "no_repeat_ngram", "stop", "stop_ids", "samples", "past",
+)  # fmt: skip
 
 
 class Settings(NamedTuple):

@@ -1,0 +1,1 @@
+"""Serve models over HTTP: the engine that continues texts, the API, and the page."""

@@ -1,0 +1,478 @@
+"""Continuous batching: requests join and leave between any two steps, and each gets what it would get alone.
+
+A step passes the last token of every row that writes, and reads a piece of the prompts of rows that begin.
+Slots, draws and texts are a row's own, and its vectors are exact (:mod:`wordloom.generate.exact_rows`), so no
+other request changes its tokens.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wordloom.errors import GenerationError, WordloomError
+from wordloom.generate.exact_rows import PIECE, ExactRows, Slot, exact_rows, next_piece
+from wordloom.generate.prompts import not_finite
+from wordloom.generate.sampling import Sampling, draw, filter_logits, greedy, row_generator, weighed
+from wordloom.generate.text import StopWatch
+from wordloom.kernels.threads import one_thread
+from wordloom.nn.fused import log_sum_exp
+from wordloom.serve.engine.prefixes import PrefixCache
+from wordloom.serve.engine.request import Alternative, Event, Failure, FinishReason, Request, Stream, Token
+from wordloom.serve.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+EVERY = 16  # tokens between the places where the beginning of a text can be taken from the prefix cache
+READING_SECONDS = 0.03  # prompts are read for so long between two steps
+
+
+class QueueFull(WordloomError):
+    """More requests wait than the engine takes."""
+
+
+@dataclass(eq=False)
+class _Row:
+    """A choice of a request, in a slot."""
+
+    stream: Stream
+    choice: int
+    slot: Slot
+    ids: list[int]
+    limit: int
+    draws: np.random.Generator
+    watch: StopWatch
+    alike: tuple[Any, ...]  # rows with equal values are drawn together
+    n_prompt: int
+    held: bool = False  # waits for the first choice to read the prompt
+    last: float = 0.0  # when its last token was drawn
+
+    @property
+    def reads(self) -> bool:
+        return self.slot.length < self.n_prompt
+
+
+class Engine:
+    """Requests that one model continues in a thread of its own.
+
+    Args:
+        model: a causal language model.
+        adapters: further models by name, each the base with an adapter.
+        room: the longest text in tokens.
+        slots: the most rows at once.
+        queue: the most requests that wait; more are refused.
+        prefix_bytes: the bytes of beginnings of texts that are kept; 0: none are.
+        fast: False runs the modules where a compiled program could.
+        metrics: receives counts and times, under the label ``name``.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        adapters: Mapping[str, Any] | None = None,
+        room: int,
+        slots: int = 64,
+        queue: int = 256,
+        prefix_bytes: int = 1 << 28,
+        fast: bool = True,
+        metrics: Metrics | None = None,
+        name: str = "",
+    ) -> None:
+        models: dict[str | None, Any] = {None: model, **(adapters or {})}
+        self.rows: dict[str | None, ExactRows] = {
+            name: exact_rows(each, room, fast=fast) for name, each in models.items()
+        }
+        self.vocab_size = int(model.config.vocab_size)
+        self.room, self.n_slots, self.queue = room, slots, queue
+        self.prefixes = {
+            name: PrefixCache(prefix_bytes // len(models), EVERY if rows.anywhere else PIECE)
+            for name, rows in self.rows.items()
+        }
+        self.metrics, self.name = metrics or Metrics(), name
+        self.error: BaseException | None = None
+        self._free: dict[str | None, list[Slot]] = {name: [] for name in models}
+        self._made = 0
+        self._live: list[_Row] = []
+        self._waiting: deque[Stream] = deque()
+        self._changed = threading.Condition()
+        self._stopping = self._draining = False
+        self._thread = threading.Thread(target=self._run, name="wordloom-engine", daemon=True)
+
+    # -- for other threads -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, *, drain_seconds: float = 0.0) -> None:
+        """Answer no further requests; finish those that run within ``drain_seconds``, and end the thread."""
+        with self._changed:
+            self._draining = True
+            self._changed.notify_all()
+        until = time.monotonic() + drain_seconds
+        while time.monotonic() < until and self.alive and (self._live or self._waiting):
+            time.sleep(0.02)
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._thread.join(timeout=10)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive() and self.error is None
+
+    @property
+    def n_waiting(self) -> int:
+        """The requests that wait for a slot."""
+        return len(self._waiting)
+
+    @property
+    def n_live(self) -> int:
+        """The slots in use."""
+        return len(self._live)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a further request would be refused."""
+        return len(self._waiting) >= self.queue or self._draining
+
+    @property
+    def cache_bytes(self) -> int:
+        """The bytes of all slots and kept beginnings."""
+        slots = self._made * max(rows.slot_bytes for rows in self.rows.values())
+        return slots + sum(cache.n_bytes for cache in self.prefixes.values())
+
+    def submit(self, request: Request, deliver: Callable[[list[Event]], None]) -> Stream:
+        """Queue ``request``; its events are given to ``deliver`` in the engine's thread, some at a time.
+
+        The last event has a finish reason for the last choice, or is a failure.  A stream that is cancelled
+        gets no further event.
+
+        Raises GenerationError for a request that cannot be answered, QueueFull where too many wait.
+        """
+        self._check(request)
+        stream = Stream(request, deliver, wake=self._wake, created=time.perf_counter())
+        with self._changed:
+            if self.is_full:
+                self.metrics.rejected.labels(self.name).inc()
+                raise QueueFull(f"{len(self._waiting)} requests wait already; ask again later")
+            self._waiting.append(stream)
+            self._changed.notify_all()
+        return stream
+
+    def _check(self, request: Request) -> None:
+        n, wanted = len(request.prompt), request.sampling.max_new_tokens
+        if not n:
+            raise GenerationError("the prompt has no tokens; give at least one")
+        if n >= self.room:
+            raise GenerationError(f"the prompt has {n:,} tokens, and the context holds {self.room:,}")
+        if wanted is not None and n + wanted > self.room:
+            raise GenerationError(
+                f"the prompt has {n:,} tokens and {wanted:,} more are asked for; the context holds {self.room:,}"
+            )
+        if request.sampling.samples > self.n_slots:
+            raise GenerationError(
+                f"{request.sampling.samples} choices are asked for, and the server has {self.n_slots} slots"
+            )
+        if request.adapter not in self.rows:
+            raise GenerationError(f"there is no adapter {request.adapter!r}")
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    # -- the engine's thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    while not self._stopping and not self._has_work():
+                        self._changed.wait(timeout=1.0)
+                    if self._stopping:
+                        break
+                self.step()
+        except BaseException as error:
+            self.error = error
+            log.exception("the engine has failed")
+        finally:
+            self._end_all(Failure("broken", "the server stops" if self.error is None else "the engine failed"))
+
+    def _has_work(self) -> bool:
+        return any(not row.stream.resting or row.stream.cancelled for row in self._live) or (
+            bool(self._waiting)
+        )
+
+    def _end_all(self, failure: Failure) -> None:
+        with self._changed:
+            self._draining = True
+            streams = {id(row.stream): row.stream for row in self._live}
+            streams |= {id(stream): stream for stream in self._waiting}
+            self._live, self._waiting = [], deque()
+        for stream in streams.values():
+            if not stream.cancelled:
+                stream.deliver([failure])
+
+    def step(self) -> None:
+        """Free the slots of requests that ended, admit others, and pass a token of each row."""
+        self._drop_ended()
+        self._admit()
+        events: dict[Stream, list[Event]] = {}
+        writing = [row for row in self._live if not row.held and not row.reads and not row.stream.resting]
+        reached: list[tuple[_Row, Tensor]] = []
+        for name, rows in self.rows.items():
+            group = [row for row in writing if row.stream.request.adapter == name]
+            if group:
+                logits = rows.step([row.slot for row in group], [row.ids[-1] for row in group])
+                reached += zip(group, logits, strict=True)
+        reached += self._read(until=time.perf_counter() + READING_SECONDS)
+        if reached:
+            self._draw(reached, events)
+        for stream, some in events.items():
+            self._deliver(stream, some)
+
+    def _deliver(self, stream: Stream, events: list[Event]) -> None:
+        stream.unsent += sum(isinstance(event, Token) for event in events)
+        try:
+            stream.deliver(events)
+        except Exception:  # of the caller; the other requests go on
+            log.exception("events could not be delivered")
+            stream.cancelled = True
+
+    def _drop_ended(self) -> None:
+        """Free the slots of requests that were cancelled, or whose time is over."""
+        now = time.monotonic()
+        with self._changed:
+            streams = {*self._waiting, *(row.stream for row in self._live)}
+        for stream in streams:
+            deadline = stream.request.deadline
+            if deadline is not None and now > deadline and not stream.cancelled:
+                stream.cancelled = True
+                self._deliver(stream, [Failure("timeout", "the time for this request is over")])
+        for row in [row for row in self._live if row.stream.cancelled]:
+            self._release(row)
+        if any(stream.cancelled for stream in streams):
+            with self._changed:
+                self._waiting = deque(stream for stream in self._waiting if not stream.cancelled)
+
+    def _release(self, row: _Row) -> None:
+        self._live.remove(row)
+        self._free[row.stream.request.adapter].append(row.slot)
+
+    def _slot(self, adapter: str | None) -> Slot:
+        """Return an empty slot."""
+        free = self._free[adapter]
+        if free:
+            slot = free.pop()
+            self.rows[adapter].clear(slot)
+            return slot
+        if self._made >= self.n_slots:  # those of another adapter make room
+            other = next(name for name, slots in self._free.items() if slots)
+            self._free[other].pop()
+            self._made -= 1
+        self._made += 1
+        return self.rows[adapter].new_slot()
+
+    def _admit(self) -> None:
+        """Give slots to the requests that wait longest."""
+        while self._waiting and len(self._live) + self._waiting[0].request.sampling.samples <= self.n_slots:
+            with self._changed:
+                stream = self._waiting.popleft()
+            request, sampling = stream.request, stream.request.sampling
+            seed, prompt = sampling.seed, list(request.prompt)
+            assert seed is not None
+            wanted = self.room if sampling.max_new_tokens is None else sampling.max_new_tokens
+            for choice in range(sampling.samples):
+                row = _Row(
+                    stream=stream,
+                    choice=choice,
+                    slot=self._slot(request.adapter),
+                    ids=list(prompt),
+                    limit=min(self.room, len(prompt) + wanted),
+                    draws=row_generator(seed, choice),
+                    watch=StopWatch(
+                        request.tokenizer.stream_decoder(prompt, skip_special_tokens=True), sampling.stop
+                    ),
+                    alike=_alike(request),
+                    n_prompt=len(prompt),
+                    held=choice > 0,
+                )
+                self._live.append(row)
+                if choice == 0:
+                    self._restore(row)
+
+    def _restore(self, row: _Row) -> None:
+        """Take what is known of the prompt from the prefix cache; its last token is always read."""
+        adapter = row.stream.request.adapter
+        found = self.prefixes[adapter].find(row.ids, row.n_prompt - 1)
+        if found is not None:
+            self.rows[adapter].restore(row.slot, *found)
+            row.stream.n_cached = found[1]
+            self.metrics.cached.labels(self.name).inc(found[1])
+
+    def _read(self, *, until: float) -> list[tuple[_Row, Tensor]]:
+        """Read pieces of prompts, the oldest request first; return the rows that can write, with logits."""
+        reached: list[tuple[_Row, Tensor]] = []
+        for row in [row for row in self._live if row.reads and not row.held]:
+            adapter = row.stream.request.adapter
+            rows = self.rows[adapter]
+            while row.reads:
+                start = row.slot.length
+                n = next_piece(rows, start, row.n_prompt)
+                logits = rows.read(row.slot, row.ids[start : start + n])
+                self.metrics.read.labels(self.name).inc(n)
+                if self._saves_at(rows, row):
+                    self.prefixes[adapter].add(row.ids, rows.save(row.slot))
+                if not row.reads:
+                    reached.append((row, logits))
+                    reached += ((other, logits) for other in self._copies(row))
+                if time.perf_counter() >= until:
+                    return reached
+        return reached
+
+    def _saves_at(self, rows: ExactRows, row: _Row) -> bool:
+        """Whether a beginning of the prompt is to be kept here: where a later text can go on from it.
+
+        A text that truncates is kept when its answer has ended, if it can be read in any pieces.
+        """
+        if rows.anywhere and rows.truncates:
+            return False
+        left = row.n_prompt - row.slot.length
+        is_last = left < PIECE
+        return row.slot.length % PIECE == 0 and (is_last or not rows.truncates)
+
+    def _copies(self, row: _Row) -> list[_Row]:
+        """Copy the prompt that ``row`` has read into the slots of the other choices, and return these."""
+        others = [other for other in self._live if other.stream is row.stream and other.held]
+        if others:
+            rows = self.rows[row.stream.request.adapter]
+            saved = rows.save(row.slot)
+            for other in others:
+                rows.restore(other.slot, saved, saved.length)
+                other.held = False
+        return others
+
+    def _draw(self, reached: Sequence[tuple[_Row, Tensor]], events: dict[Stream, list[Event]]) -> None:
+        """Draw the next token of each row, and end the rows that are complete."""
+        groups: dict[tuple[Any, ...], list[tuple[_Row, Tensor]]] = {}
+        for row, logits in reached:
+            groups.setdefault(row.alike, []).append((row, logits))
+        with one_thread(), torch.inference_mode():
+            for group in groups.values():
+                rows = [row for row, _ in group]
+                logits = torch.stack([each for _, each in group])
+                try:
+                    self._draw_alike(rows, logits, events)
+                except GenerationError as error:
+                    if len(rows) == 1:
+                        self._fail(rows[0], Failure("invalid", str(error)), events)
+                        continue
+                    for row, each in group:  # find the row at fault
+                        try:
+                            self._draw_alike([row], each[None], events)
+                        except GenerationError as own:
+                            self._fail(row, Failure("invalid", str(own)), events)
+
+    def _fail(self, row: _Row, failure: Failure, events: dict[Stream, list[Event]]) -> None:
+        """End the request of ``row``."""
+        stream = row.stream
+        if not stream.cancelled:
+            stream.cancelled = True
+            events.setdefault(stream, []).append(failure)
+        for each in [each for each in self._live if each.stream is stream]:
+            self._release(each)
+
+    def _draw_alike(self, rows: list[_Row], logits: Tensor, events: dict[Stream, list[Event]]) -> None:
+        """Draw for rows of equal settings by logits [R, V]."""
+        request, sampling = rows[0].stream.request, rows[0].stream.request.sampling
+        normalizers = log_sum_exp(logits)  # [R]
+        if not bool(normalizers.isfinite().all()):
+            raise not_finite()
+        V = min(request.tokenizer.vocab_size, logits.shape[1])
+        texts, starts = [row.ids for row in rows], [row.n_prompt for row in rows]
+        weights = weighed(logits[:, :V], texts, sampling, starts)
+        if sampling.temperature == 0:
+            drawn = greedy(weights)
+            kept = torch.full_like(weights, -torch.inf).scatter(1, drawn[:, None], 0.0)
+        else:
+            kept = filter_logits(weights, sampling)
+            drawn = draw(kept, [row.draws for row in rows])
+        logprobs = (logits.gather(1, drawn[:, None])[:, 0] - normalizers).tolist()
+        likely = self._alternatives(logits[:, :V] - normalizers[:, None], kept, rows)
+        for row, token, logprob, others in zip(rows, drawn.tolist(), logprobs, likely, strict=True):
+            self._append(row, token, logprob, others, events)
+
+    def _alternatives(
+        self, logprobs: Tensor, kept: Tensor, rows: Sequence[_Row]
+    ) -> list[tuple[Alternative, ...]]:
+        request = rows[0].stream.request
+        if not request.alternatives:
+            return [()] * len(rows)
+        k = min(request.alternatives, logprobs.shape[1])
+        best = logprobs.sort(dim=-1, descending=True, stable=True)
+        shares = kept.softmax(dim=-1)
+        return [
+            tuple(Alternative(*each) for each in zip(ids, values, share[ids].tolist(), strict=True))
+            for ids, values, share in zip(
+                best.indices[:, :k].tolist(), best.values[:, :k].tolist(), shares, strict=True
+            )
+        ]
+
+    def _append(
+        self, row: _Row, token: int, logprob: float, likely: tuple[Alternative, ...],
+        events: dict[Stream, list[Event]],
+    ) -> None:  # fmt: skip
+        """Append a drawn token, and end the row where it is complete."""
+        stream, request, now = row.stream, row.stream.request, time.perf_counter()
+        if stream.first_token is None:
+            stream.first_token = now
+            self.metrics.first.labels(self.name).observe(now - stream.created)
+        if row.last:
+            self.metrics.each.labels(self.name).observe(now - row.last)
+        row.last = now
+        row.ids.append(token)
+        self.metrics.written.labels(self.name).inc()
+        reason: FinishReason | None = None
+        text = ""
+        if token in request.eos_ids or token in request.sampling.stop_ids:
+            reason = "stop"
+        else:
+            text = row.watch.push(token)
+            if row.watch.stopped:
+                reason = "stop"
+        if reason is None and len(row.ids) >= row.limit:
+            reason = "length"
+        if reason is not None:
+            text += row.watch.flush()
+            self._complete(row)
+        events.setdefault(stream, []).append(Token(row.choice, token, text, logprob, reason, likely))
+
+    def _complete(self, row: _Row) -> None:
+        """Release the slot of ``row``, and keep what it holds for a later turn."""
+        adapter = row.stream.request.adapter
+        rows = self.rows[adapter]
+        if rows.anywhere and self.prefixes[adapter].most_bytes:
+            self.prefixes[adapter].add(row.ids, rows.save(row.slot))
+        self._release(row)
+
+
+def _alike(request: Request) -> tuple[Any, ...]:
+    """Return what two rows must have in common to be drawn together."""
+    shared = replace(request.sampling, seed=None, stop=(), stop_ids=(), samples=1, max_new_tokens=None)
+    return (shared, request.alternatives, request.tokenizer.vocab_size)
+
+
+def sampling_with_seed(sampling: Sampling, seed: int) -> Sampling:
+    """Return ``sampling`` with its own seed, or else with ``seed``."""
+    return sampling if sampling.seed is not None else replace(sampling, seed=seed)

@@ -1,0 +1,107 @@
+"""What the engine is asked, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from wordloom.generate.sampling import Sampling
+from wordloom.text import Tokenizer
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A text to continue.
+
+    Attributes:
+        prompt: its ids.
+        sampling: the settings, with a seed.  ``samples`` is the number of choices.
+        tokenizer: decodes the choices.
+        eos_ids: ids that end a choice.
+        alternatives: how many likely tokens are reported for each token.
+        adapter: the name of the adapter to use; None: the base model.
+        deadline: when the request fails, in seconds of :func:`time.monotonic`; None: never.
+    """
+
+    prompt: Sequence[int]
+    sampling: Sampling
+    tokenizer: Tokenizer
+    eos_ids: Sequence[int] = ()
+    alternatives: int = 0
+    adapter: str | None = None
+    deadline: float | None = None
+
+
+class Alternative(NamedTuple):
+    """A likely token: its log-probability by the model, and its probability by the settings."""
+
+    id: int
+    logprob: float
+    kept: float
+
+
+class Token(NamedTuple):
+    """A drawn token of one choice.
+
+    ``text`` is what it adds to the answer, perhaps nothing yet.  ``logprob`` is the model's own, before all
+    settings.  ``finish_reason`` is None unless the choice ends with it.
+    """
+
+    choice: int
+    id: int
+    text: str
+    logprob: float
+    finish_reason: FinishReason | None
+    alternatives: tuple[Alternative, ...] = ()
+
+
+class Failure(NamedTuple):
+    """The end of a request that cannot be answered."""
+
+    kind: Literal["timeout", "invalid", "broken"]
+    message: str
+
+
+Event = Token | Failure
+
+
+@dataclass(eq=False)
+class Stream:
+    """A request in the engine.
+
+    The engine calls ``deliver`` with the stream's new events.  It rests while ``most_unsent`` tokens wait to be
+    sent; :meth:`sent` counts those that the client has received.
+
+    Attributes:
+        n_cached: the tokens of the prompt that did not have to be read.
+    """
+
+    request: Request
+    deliver: Callable[[list[Event]], None]
+    wake: Callable[[], None] = lambda: None
+    most_unsent: int = 64
+    unsent: int = 0
+    n_cached: int = 0
+    cancelled: bool = False
+    created: float = 0.0
+    first_token: float | None = field(default=None)
+
+    def sent(self, n: int) -> None:
+        """Count ``n`` tokens that were sent."""
+        resting = self.resting
+        self.unsent -= n
+        if resting and not self.resting:
+            self.wake()
+
+    @property
+    def resting(self) -> bool:
+        """Whether the client is slow, so that its rows wait."""
+        return self.unsent >= self.most_unsent
+
+    def cancel(self) -> None:
+        """Free the slots of the request before the next step."""
+        self.cancelled = True
+        self.wake()
