@@ -55,7 +55,11 @@ def test_penalties_of_what_was_written_and_biases() -> None:
     biased = weighed(logits, texts, Sampling(logit_bias=((5, -100.0), (99, 3.0), (0, 2.0))), [0, 0])
     assert torch.equal(biased[:, [5, 0]], logits[:, [5, 0]] + torch.tensor([-100.0, 2.0]))
     assert torch.equal(biased[:, [1, 2, 3, 4, 6]], logits[:, [1, 2, 3, 4, 6]])
-    for wrong in ({"presence_penalty": math.nan}, {"logit_bias": ((-1, 1.0),)}, {"logit_bias": ((1, math.inf),)}):
+    for wrong in (
+        {"presence_penalty": math.nan},
+        {"logit_bias": ((-1, 1.0),)},
+        {"logit_bias": ((1, math.inf),)},
+    ):
         with pytest.raises(GenerationError):
             Sampling(**wrong)
 

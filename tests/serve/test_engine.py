@@ -7,15 +7,13 @@ import threading
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.generate.random_models import FAMILIES, LONGEST, model_of
 
-from wordloom.errors import GenerationError
 from wordloom.generate import Sampling
 from wordloom.generate import exact_rows as exact_rows_module
-from wordloom.serve.engine import Engine, Failure, QueueFull, Request, Stream, Token
+from wordloom.serve.engine import Engine, Failure, Request, Stream, Token
 from wordloom.serve.engine import engine as engine_module
 from wordloom.text import Tokenizer
 
@@ -145,5 +143,3 @@ def test_a_request_gets_the_tokens_that_it_gets_alone(
 
     hold()
     assert hits
-
-

@@ -197,8 +197,8 @@ class RecurrentProgramRows:
     @torch.inference_mode()
     def read(self, slot: Slot, ids: Sequence[int]) -> Tensor:
         states = _stacked([slot])
-        for token in torch.tensor(ids).split(1):
-            states = self.program.pass_tokens(token, states)
+        for token in torch.tensor(ids)[:, None]:
+            states = self.program.pass_to_states(token, states)
         slot.states = states[0][:, 0], states[1][:, 0]
         slot.length += len(ids)
         logits: Tensor = self.program.lm_head(self.program.output(states))[0].clone()
@@ -209,7 +209,7 @@ class RecurrentProgramRows:
         logits = torch.empty(len(slots), self.program.config.vocab_size)
         for some in _groups(len(slots), self.program.most_rows):
             group = slots[some]
-            h, c = self.program.pass_tokens(torch.tensor(ids[some]), _stacked(group))
+            h, c = self.program.pass_to_states(torch.tensor(ids[some]), _stacked(group))
             for row, slot in enumerate(group):
                 slot.states = h[:, row], c[:, row]
                 slot.length += 1

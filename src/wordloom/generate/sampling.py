@@ -155,7 +155,9 @@ def penalise_written(logits: Tensor, written: Sequence[Sequence[int]], sampling:
     """Subtract the presence and frequency penalties of the tokens that each row has written."""
     presence, frequency, logits = sampling.presence_penalty, sampling.frequency_penalty, logits.clone()
     for row, ids in zip(logits, written, strict=True):
-        seen, counts = torch.tensor(ids, dtype=torch.int64, device=logits.device).unique(return_counts=True)
+        seen, counts = torch.unique(
+            torch.tensor(ids, dtype=torch.int64, device=logits.device), return_counts=True
+        )
         fits = seen < row.shape[0]
         row[seen[fits]] -= presence + frequency * counts[fits]
     return logits

@@ -53,7 +53,7 @@ class FastRNN(FastModel):
     def _run_step(
         self, tokens: Tensor, cache: RecurrentCache, before: tuple[np.ndarray, np.ndarray]
     ) -> Tensor:
-        after = self.pass_tokens(tokens[:, 0], before)
+        after = self.pass_to_states(tokens[:, 0], before)
         views = [torch.from_numpy(array) for array in after[: len(self._state_dims())]]
         for i, layer in enumerate(cache.layers):
             layer.state = written = WrittenState(view[i] for view in views)
@@ -61,12 +61,12 @@ class FastRNN(FastModel):
         cache.advance(tokens)
         return self.output(after)[:, None]
 
-    def pass_tokens(
+    def pass_to_states(
         self, tokens: Tensor, before: tuple[np.ndarray, np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Pass a token of each row [B] through all layers; return the states h [L, B, R] and c [L, B, H or 0].
+        """Pass a token of each row [B] through all layers; return the states after them.
 
-        ``before`` are the states before the tokens.
+        States, also those ``before`` the tokens, are h [L, B, R] and c [L, B, H or 0].
         """
         B = len(tokens)
         if B not in self.buffers:

@@ -36,7 +36,7 @@ EVERY = 16  # tokens between the places where the beginning of a text can be tak
 READING_SECONDS = 0.03  # prompts are read for so long between two steps
 
 
-class QueueFull(WordloomError):
+class QueueFullError(WordloomError):
     """More requests wait than the engine takes."""
 
 
@@ -88,7 +88,8 @@ class Engine:
         metrics: Metrics | None = None,
         name: str = "",
     ) -> None:
-        models: dict[str | None, Any] = {None: model, **(adapters or {})}
+        models: dict[str | None, Any] = {None: model}
+        models.update(adapters or {})
         self.rows: dict[str | None, ExactRows] = {
             name: exact_rows(each, room, fast=fast) for name, each in models.items()
         }
@@ -159,14 +160,14 @@ class Engine:
         The last event has a finish reason for the last choice, or is a failure.  A stream that is cancelled
         gets no further event.
 
-        Raises GenerationError for a request that cannot be answered, QueueFull where too many wait.
+        Raises GenerationError for a request that cannot be answered, QueueFullError where too many wait.
         """
         self._check(request)
         stream = Stream(request, deliver, wake=self._wake, created=time.perf_counter())
         with self._changed:
             if self.is_full:
                 self.metrics.rejected.labels(self.name).inc()
-                raise QueueFull(f"{len(self._waiting)} requests wait already; ask again later")
+                raise QueueFullError(f"{len(self._waiting)} requests wait already; ask again later")
             self._waiting.append(stream)
             self._changed.notify_all()
         return stream
@@ -179,7 +180,8 @@ class Engine:
             raise GenerationError(f"the prompt has {n:,} tokens, and the context holds {self.room:,}")
         if wanted is not None and n + wanted > self.room:
             raise GenerationError(
-                f"the prompt has {n:,} tokens and {wanted:,} more are asked for; the context holds {self.room:,}"
+                f"the prompt has {n:,} tokens and {wanted:,} more are asked for; the context holds "
+                f"{self.room:,}"
             )
         if request.sampling.samples > self.n_slots:
             raise GenerationError(
@@ -207,7 +209,8 @@ class Engine:
             self.error = error
             log.exception("the engine has failed")
         finally:
-            self._end_all(Failure("broken", "the server stops" if self.error is None else "the engine failed"))
+            why = "the server stops" if self.error is None else "the engine has failed"
+            self._end_all(Failure("broken", why))
 
     def _has_work(self) -> bool:
         return any(not row.stream.resting or row.stream.cancelled for row in self._live) or (
@@ -334,7 +337,7 @@ class Engine:
                 self.metrics.read.labels(self.name).inc(n)
                 if self._saves_at(rows, row):
                     self.prefixes[adapter].add(row.ids, rows.save(row.slot))
-                if not row.reads:
+                if row.slot.length == row.n_prompt:
                     reached.append((row, logits))
                     reached += ((other, logits) for other in self._copies(row))
                 if time.perf_counter() >= until:

@@ -22,7 +22,7 @@ class _Entry:
 class PrefixCache:
     """Texts and what the model remembers of them; the least recently used ones leave first.
 
-    ``most_bytes`` bounds the tensors of all texts.  A text that truncates can be cut at multiples of ``every``.
+    ``most_bytes`` bounds the tensors of all texts.  One that truncates can be cut at multiples of ``every``.
     """
 
     def __init__(self, most_bytes: int, every: int) -> None:
@@ -35,7 +35,7 @@ class PrefixCache:
         return len(self._entries)
 
     def find(self, ids: Sequence[int], most: int) -> tuple[Saved, int] | None:
-        """Return what is known of the longest beginning of ``ids`` of at most ``most`` tokens, and its length."""
+        """Return what holds the longest known beginning of ``ids``, at most ``most`` tokens, and its length."""
         best: tuple[_Entry, int] | None = None
         array = np.asarray(ids, dtype=np.int64)
         lengths = sorted({*self._cuts(most), *self._whole_lengths(most)})

@@ -72,8 +72,8 @@ Event = Token | Failure
 class Stream:
     """A request in the engine.
 
-    The engine calls ``deliver`` with the stream's new events.  It rests while ``most_unsent`` tokens wait to be
-    sent; :meth:`sent` counts those that the client has received.
+    The engine calls ``deliver`` with the stream's new events.  Its rows rest while ``most_unsent`` tokens wait
+    to be sent; :meth:`sent` counts those that were.
 
     Attributes:
         n_cached: the tokens of the prompt that did not have to be read.
