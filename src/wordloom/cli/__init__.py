@@ -22,6 +22,7 @@ from wordloom.cli import (
     generate,
     merge,
     predict,
+    serve,
     sweep,
     tokenize,
     train,
@@ -58,6 +59,7 @@ app.command("evaluate")(evaluate.command)
 app.command("predict")(predict.command)
 app.command("generate")(generate.command)
 app.command("chat")(chat.command)
+app.command("serve")(serve.command)
 app.command("translate")(translate.command)
 app.add_typer(tokenize.app, name="tokenize", help="Train, apply and compare tokenizers.")
 app.add_typer(data.app, name="data", help="List, download and prepare data sets.")

@@ -32,6 +32,11 @@ PANELS: dict[str, dict[str, str]] = {
         "Instead of text": "score next_",
         "Device": "device dtype",
     },
+    "serve": {
+        "Address and keys": "host port api_key_file no_key allowed_host cors_origin",
+        "Limits": "context slots queue max_tokens max_choices max_body_mb timeout prefix_mb memory_gb drain",
+        "Device": "device dtype",
+    },
     "translate": {
         "Beam search": "beams length_penalty early_stopping n_best max_new_tokens",
         "Sampling": "temperature top_k top_p seed",
@@ -50,6 +55,7 @@ PANELS: dict[str, dict[str, str]] = {
 }
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
+    "serve": ("serve runs/assistant", "serve runs/llama old=runs/lstm --port 8080"),
     "train": ("train llama-gutenberg --out runs/llama train.steps=500", "train runs/llama --resume"),
     "sweep": ("sweep mrpc.toml train.learning_rate=2e-5,3e-5 train.epochs=2,3 --from CHECKPOINT",),
     "evaluate": (

@@ -33,6 +33,7 @@ from wordloom.serve.metrics import Metrics
 log = logging.getLogger(__name__)
 
 EVERY = 16  # tokens between the places where the beginning of a text can be taken from the prefix cache
+LATELY = 10.0  # seconds
 READING_SECONDS = 0.03  # prompts are read for so long between two steps
 
 
@@ -107,6 +108,7 @@ class Engine:
         self._waiting: deque[Stream] = deque()
         self._changed = threading.Condition()
         self._stopping = self._draining = False
+        self._lately: deque[tuple[float, int]] = deque()  # when steps ended, and the tokens that they wrote
         self._thread = threading.Thread(target=self._run, name="wordloom-engine", daemon=True)
 
     # -- for other threads -----------------------------------------------------------------------------
@@ -154,6 +156,12 @@ class Engine:
         slots = self._made * max(rows.slot_bytes for rows in self.rows.values())
         return slots + sum(cache.n_bytes for cache in self.prefixes.values())
 
+    @property
+    def tokens_per_second(self) -> float:
+        """The tokens written per second, over the last ten seconds."""
+        now = time.monotonic()
+        return sum(n for at, n in list(self._lately) if at > now - LATELY) / LATELY
+
     def submit(self, request: Request, deliver: Callable[[list[Event]], None]) -> Stream:
         """Queue ``request``; its events are given to ``deliver`` in the engine's thread, some at a time.
 
@@ -171,6 +179,11 @@ class Engine:
             self._waiting.append(stream)
             self._changed.notify_all()
         return stream
+
+    def forget(self) -> None:
+        """Forget the beginnings of texts that were read; no request may run."""
+        for cache in self.prefixes.values():
+            cache.clear()
 
     def _check(self, request: Request) -> None:
         n, wanted = len(request.prompt), request.sampling.max_new_tokens
@@ -242,6 +255,10 @@ class Engine:
         reached += self._read(until=time.perf_counter() + READING_SECONDS)
         if reached:
             self._draw(reached, events)
+            now = time.monotonic()
+            self._lately.append((now, len(reached)))
+            while self._lately[0][0] <= now - LATELY:
+                self._lately.popleft()
         for stream, some in events.items():
             self._deliver(stream, some)
 
@@ -448,7 +465,8 @@ class Engine:
         self.metrics.written.labels(self.name).inc()
         reason: FinishReason | None = None
         text = ""
-        if token in request.eos_ids or token in request.sampling.stop_ids:
+        ends = token in request.eos_ids or token in request.sampling.stop_ids
+        if ends:
             reason = "stop"
         else:
             text = row.watch.push(token)
@@ -459,7 +477,7 @@ class Engine:
         if reason is not None:
             text += row.watch.flush()
             self._complete(row)
-        events.setdefault(stream, []).append(Token(row.choice, token, text, logprob, reason, likely))
+        events.setdefault(stream, []).append(Token(row.choice, token, text, logprob, reason, likely, ends))
 
     def _complete(self, row: _Row) -> None:
         """Release the slot of ``row``, and keep what it holds for a later turn."""

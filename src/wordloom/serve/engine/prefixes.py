@@ -35,7 +35,7 @@ class PrefixCache:
         return len(self._entries)
 
     def find(self, ids: Sequence[int], most: int) -> tuple[Saved, int] | None:
-        """Return what holds the longest known beginning of ``ids``, at most ``most`` tokens, and its length."""
+        """Return what holds the longest known beginning of ``ids``, and its length, at most ``most``."""
         best: tuple[_Entry, int] | None = None
         array = np.asarray(ids, dtype=np.int64)
         lengths = sorted({*self._cuts(most), *self._whole_lengths(most)})

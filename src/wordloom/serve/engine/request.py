@@ -47,7 +47,8 @@ class Token(NamedTuple):
     """A drawn token of one choice.
 
     ``text`` is what it adds to the answer, perhaps nothing yet.  ``logprob`` is the model's own, before all
-    settings.  ``finish_reason`` is None unless the choice ends with it.
+    settings.  ``finish_reason`` is None unless the choice ends with it.  A token that ``ends`` the answer is
+    no part of it.
     """
 
     choice: int
@@ -56,6 +57,7 @@ class Token(NamedTuple):
     logprob: float
     finish_reason: FinishReason | None
     alternatives: tuple[Alternative, ...] = ()
+    ends: bool = False
 
 
 class Failure(NamedTuple):
@@ -72,8 +74,8 @@ Event = Token | Failure
 class Stream:
     """A request in the engine.
 
-    The engine calls ``deliver`` with the stream's new events.  Its rows rest while ``most_unsent`` tokens wait
-    to be sent; :meth:`sent` counts those that were.
+    The engine calls ``deliver`` with the stream's new events.  Its rows rest while ``most_unsent`` tokens
+    wait to be sent; :meth:`sent` counts those that were.
 
     Attributes:
         n_cached: the tokens of the prompt that did not have to be read.

@@ -1,0 +1,119 @@
+"""``wordloom serve CHECKPOINT [NAME=CHECKPOINT ...]``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument
+
+from wordloom.cli import options
+from wordloom.cli.options import option
+
+KEY = "WORDLOOM_API_KEY"
+
+
+def command(
+    checkpoints: Annotated[
+        list[str],
+        Argument(
+            help="The folders of models, each perhaps under a name of its own.",
+            metavar="CHECKPOINT|NAME=CHECKPOINT",
+        ),
+    ],
+    adapter: list[str] = option(
+        [],
+        "An adapter of a model, under a name. With several models: MODEL/NAME=FOLDER.",
+        metavar="NAME=FOLDER",
+    ),
+    host: str = option("127.0.0.1", "The address to listen at; 0.0.0.0: all of this machine."),
+    port: int = option(8000, "The port to listen at.", min=0, max=65535),
+    api_key_file: Path | None = option(
+        None, f"A file of API keys, one a line.  [default: the key in {KEY}, if it is set]", metavar="FILE"
+    ),
+    no_key: bool = option(False, "Listen beyond this machine although no key is asked for.", "--no-key"),
+    allowed_host: list[str] = option([], "A further name by which the server may be called."),
+    cors_origin: list[str] = option([], "A site whose pages may call the API: https://example.org."),
+    context: int | None = option(None, "The longest text in tokens.  [default: the model's]", min=2),
+    slots: int = option(32, "How many texts a model continues at once.", min=1),
+    queue: int = option(128, "How many requests wait before others are refused.", min=0),
+    max_tokens: int = option(4096, "The most new tokens of a request.", min=1),
+    max_choices: int = option(16, "The most choices of a request (n).", min=1),
+    max_body_mb: float = option(4.0, "The largest request in megabytes.", min=0.001),
+    timeout: float = option(600.0, "The longest time of a request in seconds.", min=0.1),
+    prefix_mb: float = option(256.0, "Megabytes that keep the beginnings of texts.", min=0),
+    memory_gb: float | None = option(
+        None, "Gigabytes of weights; the model that was used longest ago leaves.  [default: no bound]", min=0
+    ),
+    drain: int = option(30, "Seconds that running requests have after SIGTERM.", min=0),
+    log_requests: bool = option(False, "Log a line for each request, without its text.", "--log-requests"),
+    selfcheck: bool = option(
+        False, "Check on this model that requests get the same tokens together and alone; then exit.",
+        "--selfcheck",
+    ),
+    device: options.DEVICE = "auto",
+    dtype: options.DTYPE = "auto",
+) -> None:  # fmt: skip
+    """Serve models over HTTP, with OpenAI's API and a page.
+
+    Requests to a model are computed together, and each gets the tokens that it would get alone.  Ctrl-C or
+    SIGTERM ends the server when the running requests are done.
+    """
+    from wordloom.errors import WordloomError
+    from wordloom.serve.limits import Limits, allowed_hosts
+    from wordloom.serve.metrics import Metrics
+    from wordloom.serve.models import Models
+    from wordloom.serve.names import read_sources
+    from wordloom.serve.server import is_loopback, serve
+
+    sources = read_sources(checkpoints, adapter)
+    keys = _keys(api_key_file)
+    if not is_loopback(host) and not keys and not no_key:
+        raise WordloomError(
+            f"--host {host} lets other machines use the server without a key; set {KEY} or --api-key-file, "
+            "or say --no-key"
+        )
+    limits = Limits(
+        context=context,
+        max_tokens=max_tokens,
+        choices=max_choices,
+        slots=slots,
+        queue=queue,
+        body_bytes=int(max_body_mb * 1e6),
+        seconds=timeout,
+        prefix_bytes=int(prefix_mb * 1e6),
+        model_bytes=None if memory_gb is None else int(memory_gb * 1e9),
+        keys=keys,
+        hosts=() if no_key else allowed_hosts(host, allowed_host, keys),
+    )
+    if selfcheck:
+        from wordloom.serve.selfcheck import check_all
+
+        check_all(sources, limits, device=device, dtype=dtype, say=typer.echo)
+        return
+    models = Models(sources, limits, Metrics(), device=device, dtype=dtype)
+    first = [next(iter(sources))]
+    typer.echo(f"serving {', '.join(models.names)} at http://{host}:{port}/  (Ctrl-C ends)")
+    serve(
+        models, limits, host=host, port=port, origins=cors_origin, drain_seconds=drain,
+        access_log=log_requests, first=first,
+    )  # fmt: skip
+
+
+def _keys(file: Path | None) -> tuple[str, ...]:
+    """Return the API keys of a file, or else that of the environment."""
+    from wordloom.errors import WordloomError
+
+    if file is None:
+        key = os.environ.get(KEY, "").strip()
+        return (key,) if key else ()
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise WordloomError(f"--api-key-file {file} cannot be read: {error}") from None
+    keys = tuple(line.strip() for line in lines if line.strip())
+    if not keys:
+        raise WordloomError(f"--api-key-file {file} holds no key; write one a line")
+    return keys

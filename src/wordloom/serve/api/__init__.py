@@ -1,0 +1,1 @@
+"""The endpoints, one file for each kind of request."""

@@ -1,0 +1,220 @@
+"""``/v1/chat/completions``: answer the last message of a conversation."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter
+from fastapi import Request as HttpRequest
+from pydantic import Field
+from sse_starlette import EventSourceResponse
+
+from wordloom.errors import ChatError
+from wordloom.run.models.language_model import LanguageModel
+from wordloom.run.tasks.conversing import end_ids, with_system_message
+from wordloom.serve.api.completions import settings_of, usage_of, wants_usage, with_errors
+from wordloom.serve.api.fields import MOST_LOGPROBS, Body, SamplingFields, Text, Unsupported
+from wordloom.serve.api.writing import Writing, until_left, using, write, writer_of
+from wordloom.serve.engine import Token
+from wordloom.serve.errors import ApiError
+from wordloom.serve.logprobs import entry
+from wordloom.text.chat import Message, encode_chat, end_of_turn, template_of
+
+router = APIRouter()
+
+
+class TextPart(Body):
+    type: Literal["text", "input_text", "output_text"] = "text"
+    text: Text
+    annotations: list[Any] | None = None
+
+
+class ChatMessage(Body):
+    """A message; of its content, texts alone are read."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Text | Annotated[list[TextPart], Field(min_length=1)]
+    name: Text | None = None
+    refusal: None = None
+    tool_calls: None = None
+
+    def message(self) -> Message:
+        """Return the message as a template reads it."""
+        content = self.content
+        text = content if isinstance(content, str) else "".join(part.text for part in content)
+        return Message("system" if self.role == "developer" else self.role, text)
+
+
+class ChatCompletion(SamplingFields, Unsupported):
+    """A request."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=10_000)]
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
+    alternatives: int = Field(0, ge=0, le=MOST_LOGPROBS)
+    """Report so many likely tokens of each token, with their probabilities before and after the settings."""
+
+
+def chat_prompt(lm: LanguageModel, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
+    """Return the ids of a conversation up to where the answer begins, and the ids that end the answer.
+
+    Raises ApiError for a model without a chat template, and for messages that the template refuses.
+    """
+    tokenizer = lm.text_tokenizer
+    if tokenizer.chat_template is None:
+        raise ApiError(
+            400,
+            "the model has no chat template, so it continues texts alone: use /v1/completions",
+            param="model",
+            code="unsupported_model",
+        )
+    if messages[-1].role != "user":
+        raise ApiError(400, "the last message must be of the user", param="messages")
+    try:
+        template = template_of(tokenizer)
+        asked = with_system_message(tuple(messages), lm.system)
+        ids = encode_chat(tokenizer, template, asked, prompt=True).ids
+        return ids, end_ids(tokenizer, end_of_turn(tokenizer, template))
+    except ChatError as error:
+        raise ApiError(400, str(error), param="messages") from None
+
+
+@router.post("/v1/chat/completions")
+async def chat_completions(body: ChatCompletion, http: HttpRequest) -> Any:
+    """Answer a conversation, as OpenAI's API does."""
+    body.refuse()
+    if body.top_logprobs is not None and not body.logprobs:
+        raise ApiError(400, "'top_logprobs' needs 'logprobs': true", param="top_logprobs")
+    if body.max_tokens is not None and body.max_completion_tokens is not None:
+        raise ApiError(400, "give 'max_tokens' or 'max_completion_tokens', not both", param="max_tokens")
+    stack = AsyncExitStack()
+    try:
+        served, adapter = await stack.enter_async_context(using(http, body.model))
+        lm = writer_of(served)
+        prompt, ends = chat_prompt(lm, [message.message() for message in body.messages])
+        given = body.given()
+        if body.max_completion_tokens is not None:
+            given["max_new_tokens"] = body.max_completion_tokens
+        writing = write(
+            http, served, adapter, prompt, body, eos_ids=ends, given=given,
+            alternatives=max(body.top_logprobs or 0, body.alternatives),
+        )  # fmt: skip
+        stack.callback(writing.stream.cancel)
+        if not body.stream:
+            answer = await until_left(http, _whole(body, writing))
+            await stack.aclose()
+            return answer
+    except BaseException:
+        await stack.aclose()
+        raise
+    return EventSourceResponse(_events(body, writing, stack), ping=15, sep="\n")
+
+
+def _head(body: ChatCompletion, kind: str) -> dict[str, Any]:
+    return {
+        "id": f"chatcmpl-{secrets.token_hex(12)}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": body.model,
+    }
+
+
+async def _whole(body: ChatCompletion, writing: Writing) -> dict[str, Any]:
+    texts: list[list[Token]] = [[] for _ in range(body.n or 1)]
+    async for tokens in writing.tokens():
+        for token in tokens:
+            texts[token.choice].append(token)
+    choices = [
+        {
+            "index": number,
+            "message": {"role": "assistant", "content": "".join(token.text for token in tokens).lstrip()},
+            "logprobs": _logprobs(body, writing, tokens, begun=False),
+            **_alternatives(body, writing, tokens),
+            "finish_reason": tokens[-1].finish_reason,
+        }
+        for number, tokens in enumerate(texts)
+    ]
+    head = _head(body, "chat.completion")
+    return {**head, "choices": choices, "usage": usage_of([writing]), **settings_of(body, [writing])}
+
+
+async def _events(
+    body: ChatCompletion, writing: Writing, stack: AsyncExitStack
+) -> AsyncIterator[dict[str, str]]:
+    async with stack:
+        async for event in with_errors(_chunks(body, writing)):
+            yield event
+
+
+async def _chunks(body: ChatCompletion, writing: Writing) -> AsyncIterator[dict[str, Any]]:
+    head = _head(body, "chat.completion.chunk")
+    usage: dict[str, Any] = {"usage": None} if wants_usage(body) else {}
+
+    def chunk(number: int, delta: dict[str, Any], **more: Any) -> dict[str, Any]:
+        choice = {"index": number, "delta": delta, "logprobs": None, "finish_reason": None, **more}
+        return {**head, "choices": [choice], **usage}
+
+    for number in range(body.n or 1):
+        yield chunk(number, {"role": "assistant", "content": None})
+    begun = [False] * (body.n or 1)
+    async for tokens in writing.tokens():
+        for token in tokens:
+            before = begun[token.choice]
+            text = token.text if before else token.text.lstrip()
+            begun[token.choice] |= bool(text)
+            more = {
+                "logprobs": _logprobs(body, writing, [token], begun=before),
+                **_alternatives(body, writing, [token]),
+            }
+            if text or body.logprobs or body.alternatives:
+                yield chunk(token.choice, {"content": text}, **more)
+            if token.finish_reason is not None:
+                yield chunk(token.choice, {}, finish_reason=token.finish_reason)
+    if wants_usage(body) or body.return_settings:
+        counted = {"usage": usage_of([writing])} if wants_usage(body) else {}
+        yield {**head, "choices": [], **counted, **settings_of(body, [writing])}
+
+
+def _logprobs(
+    body: ChatCompletion, writing: Writing, tokens: Sequence[Token], *, begun: bool
+) -> dict[str, Any] | None:
+    """Return the log-probabilities of ``tokens``; the text before them has ``begun`` or is whitespace."""
+    if not body.logprobs:
+        return None
+    content = []
+    for token in tokens:
+        if not token.ends:
+            content.append(entry(writing.tokenizer, token, body.top_logprobs or 0, first=not begun))
+            begun = begun or bool(token.text.strip())
+    return {"content": content, "refusal": None}
+
+
+def _alternatives(body: ChatCompletion, writing: Writing, tokens: Sequence[Token]) -> dict[str, Any]:
+    """Return each token with the likely ones in its place, if they were asked for."""
+    if not body.alternatives:
+        return {}
+    return {"tokens": [token_with_alternatives(writing, token) for token in tokens]}
+
+
+def token_with_alternatives(writing: Writing, token: Token) -> dict[str, Any]:
+    """Return a token, and the probability of each likely one by the model and by the settings."""
+    one = entry(writing.tokenizer, token, 0)
+    return {
+        "id": token.id,
+        "text": token.text,
+        "logprob": one["logprob"],
+        "alternatives": [
+            {
+                "id": each.id,
+                "token": entry(writing.tokenizer, Token(0, each.id, "", each.logprob, None), 0)["token"],
+                "logprob": max(each.logprob, -9999.0),
+                "kept": each.kept,
+            }
+            for each in token.alternatives
+        ],
+    }

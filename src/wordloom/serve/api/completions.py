@@ -1,0 +1,175 @@
+"""``/v1/completions``: continue texts."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from fastapi import Request as HttpRequest
+from pydantic import Field
+from sse_starlette import EventSourceResponse
+
+from wordloom.errors import WordloomError
+from wordloom.generate.prompts import DEFAULT_NEW_TOKENS
+from wordloom.generate.text import prompt_ids
+from wordloom.run.models.language_model import LanguageModel
+from wordloom.serve.api.fields import Ids, SamplingFields, Text
+from wordloom.serve.api.writing import Writing, until_left, using, write, writer_of
+from wordloom.serve.engine import Token
+from wordloom.serve.errors import ApiError
+from wordloom.serve.logprobs import LogprobsOfCompletion
+
+router = APIRouter()
+
+Prompts = Annotated[list[Text], Field(min_length=1, max_length=128)]
+ListsOfIds = Annotated[list[Ids], Field(min_length=1, max_length=128)]
+
+
+class Completion(SamplingFields):
+    """A request; ``prompt`` is a text, a list of texts, or token ids."""
+
+    prompt: Text | Prompts | Ids | ListsOfIds
+    logprobs: int | None = Field(None, ge=0, le=5)
+    echo: bool | None = None
+    best_of: int | None = None
+    suffix: None = None
+
+    def prompts(self, lm: LanguageModel) -> list[list[int]]:
+        """Return the ids of each prompt."""
+        given: Any = self.prompt
+        if isinstance(given, str) or isinstance(given[0], int):
+            given = [given]
+        found = []
+        for number, each in enumerate(given):
+            try:
+                found.append(prompt_ids(lm.tokenizer, each, specials="text", number=number))
+            except WordloomError as error:
+                raise ApiError(400, str(error), param="prompt") from None
+            V = lm.model.config.vocab_size
+            if any(token >= V for token in found[-1]):
+                raise ApiError(400, f"'prompt' has an id beyond the vocabulary of {V:,}", param="prompt")
+        return found
+
+
+@router.post("/v1/completions")
+async def completions(body: Completion, http: HttpRequest) -> Any:
+    """Continue each prompt, as OpenAI's API does."""
+    for name in ("echo", "best_of"):
+        if getattr(body, name) not in (None, False, 1):
+            raise ApiError(400, f"'{name}' is not supported", param=name, code="unsupported_parameter")
+    stack = AsyncExitStack()
+    try:
+        served, adapter = await stack.enter_async_context(using(http, body.model))
+        lm = writer_of(served)
+        n, prompts = body.n or 1, body.prompts(lm)
+        if len(prompts) * n > http.app.state.models.limits.choices:
+            most = http.app.state.models.limits.choices
+            raise ApiError(400, f"prompts times 'n' are at most {most}, not {len(prompts) * n}", param="n")
+        head = {
+            "id": f"cmpl-{secrets.token_hex(12)}", "object": "text_completion", "created": int(time.time()),
+            "model": body.model,
+        }  # fmt: skip
+        writings: list[Writing] = []
+        for prompt in prompts:
+            writing = write(
+                http, served, adapter, prompt, body,
+                alternatives=body.logprobs or 0, default_tokens=DEFAULT_NEW_TOKENS,
+            )  # fmt: skip
+            stack.callback(writing.stream.cancel)
+            writings.append(writing)
+        if not body.stream:
+            answer = await until_left(http, _whole(body, head, writings, n))
+            await stack.aclose()
+            return answer
+    except BaseException:
+        await stack.aclose()
+        raise
+    return EventSourceResponse(_events(body, head, writings, n, stack), ping=15, sep="\n")
+
+
+async def _whole(
+    body: Completion, head: dict[str, Any], writings: Sequence[Writing], n: int
+) -> dict[str, Any]:
+    choices: list[dict[str, Any]] = []
+    for number, writing in enumerate(writings):
+        texts: list[list[Token]] = [[] for _ in range(n)]
+        async for tokens in writing.tokens():
+            for token in tokens:
+                texts[token.choice].append(token)
+        for choice, tokens in enumerate(texts):
+            logprobs = None
+            if body.logprobs is not None:
+                logprobs = LogprobsOfCompletion(writing.tokenizer, writing.prompt, body.logprobs).of(tokens)
+            choices.append({
+                "index": number * n + choice,
+                "text": "".join(token.text for token in tokens),
+                "logprobs": logprobs,
+                "finish_reason": tokens[-1].finish_reason,
+            })  # fmt: skip
+    return {**head, "choices": choices, "usage": usage_of(writings), **settings_of(body, writings)}
+
+
+async def _events(
+    body: Completion, head: dict[str, Any], writings: Sequence[Writing], n: int, stack: AsyncExitStack
+) -> AsyncIterator[dict[str, str]]:
+    async with stack:
+        async for event in with_errors(_chunks(body, head, writings, n)):
+            yield event
+
+
+async def _chunks(
+    body: Completion, head: dict[str, Any], writings: Sequence[Writing], n: int
+) -> AsyncIterator[dict[str, Any]]:
+    usage: dict[str, Any] = {} if not wants_usage(body) else {"usage": None}
+    for number, writing in enumerate(writings):
+        logprobs = [
+            LogprobsOfCompletion(writing.tokenizer, writing.prompt, body.logprobs or 0) for _ in range(n)
+        ]
+        async for tokens in writing.tokens():
+            for token in tokens:
+                if not token.text and token.finish_reason is None and body.logprobs is None:
+                    continue
+                choice = {
+                    "index": number * n + token.choice,
+                    "text": token.text,
+                    "logprobs": None if body.logprobs is None else logprobs[token.choice].of([token]),
+                    "finish_reason": token.finish_reason,
+                }
+                yield {**head, "choices": [choice], **usage}
+    if wants_usage(body) or body.return_settings:
+        counted = {"usage": usage_of(writings)} if wants_usage(body) else {}
+        yield {**head, "choices": [], **counted, **settings_of(body, writings)}
+
+
+def wants_usage(body: SamplingFields) -> bool:
+    """Return whether a stream is to end with the counts of tokens."""
+    return body.stream_options is not None and body.stream_options.include_usage
+
+
+def usage_of(writings: Sequence[Writing]) -> dict[str, Any]:
+    """Return the counts of tokens of all texts."""
+    each = [writing.usage() for writing in writings]
+    total = {name: sum(one[name] for one in each) for name in each[0] if name.endswith("tokens")}
+    cached = sum(one["prompt_tokens_details"]["cached_tokens"] for one in each)
+    return {**total, "prompt_tokens_details": {"cached_tokens": cached}}
+
+
+def settings_of(body: SamplingFields, writings: Sequence[Writing]) -> dict[str, Any]:
+    """Return the settings of the texts if they were asked for."""
+    return {"settings": [writing.repeat() for writing in writings]} if body.return_settings else {}
+
+
+async def with_errors(chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, str]]:
+    """Yield each chunk as an event; an error is an event as well, and ``[DONE]`` the last one."""
+    try:
+        async for chunk in chunks:
+            yield {"data": json.dumps(chunk, ensure_ascii=False)}
+    except ApiError as error:
+        yield {"data": json.dumps(error.body())}
+    else:
+        yield {"data": "[DONE]"}

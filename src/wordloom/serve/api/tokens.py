@@ -1,0 +1,68 @@
+"""``/tokenize`` and ``/detokenize``: text into ids and back."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from fastapi import Request as HttpRequest
+from pydantic import Field
+
+from wordloom.serve.api.chat import ChatMessage, chat_prompt
+from wordloom.serve.api.fields import Body, Text
+from wordloom.serve.api.writing import using
+from wordloom.serve.errors import ApiError
+from wordloom.serve.models import Served
+from wordloom.text import Tokenizer
+
+router = APIRouter()
+
+
+class Tokenize(Body):
+    """A text, or the messages of a conversation, which are encoded as a prompt."""
+
+    model: Text
+    text: Text | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
+
+
+class Detokenize(Body):
+    model: Text
+    ids: list[Annotated[int, Field(ge=0, lt=2**31)]]
+
+
+@router.post("/tokenize")
+async def tokenize(body: Tokenize, http: HttpRequest) -> dict[str, Any]:
+    """Return the ids of a text, and the text of each."""
+    if (body.text is None) == (body.messages is None):
+        raise ApiError(400, "give either 'text' or 'messages'")
+    async with using(http, body.model) as (served, _):
+        tokenizer = tokenizer_of(served)
+        if body.messages is not None:
+            if served.engine is None:
+                raise ApiError(400, "'messages' need a model with a chat template", param="messages")
+            ids, _ = chat_prompt(served.model, [message.message() for message in body.messages])
+        else:
+            ids = list(tokenizer.encode_ids(body.text or "", specials="text"))
+        tokens = [tokenizer.id_to_token(index) for index in ids]
+        room = None if served.engine is None else served.engine.room
+        return {"ids": ids, "tokens": tokens, "count": len(ids), "context": room}
+
+
+@router.post("/detokenize")
+async def detokenize(body: Detokenize, http: HttpRequest) -> dict[str, Any]:
+    """Return the text of ids."""
+    async with using(http, body.model) as (served, _):
+        tokenizer = tokenizer_of(served)
+        V = tokenizer.vocab_size
+        if any(index >= V for index in body.ids):
+            raise ApiError(400, f"'ids' has an id beyond the vocabulary of {V:,}", param="ids")
+        return {"text": tokenizer.decode(body.ids)}
+
+
+def tokenizer_of(served: Served) -> Tokenizer:
+    """Return the tokenizer of a model; raises ApiError without one."""
+    tokenizer = getattr(served.model, "tokenizer", None)
+    if not isinstance(tokenizer, Tokenizer):
+        raise ApiError(400, f"the model {served.name!r} has no tokenizer", param="model")
+    return tokenizer

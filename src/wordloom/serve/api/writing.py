@@ -1,0 +1,203 @@
+"""Ask the engine for a text, and pass on its events while the client listens."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fastapi import Request as HttpRequest
+
+from wordloom.errors import GenerationError
+from wordloom.generate.settings import Settings, settings
+from wordloom.run.models.language_model import LanguageModel
+from wordloom.serve.api.fields import SamplingFields
+from wordloom.serve.engine import Failure, QueueFullError, Request, Stream, Token
+from wordloom.serve.errors import ApiError
+from wordloom.serve.models import Models, Served
+from wordloom.text import Tokenizer
+
+_STATUS = {"timeout": 504, "invalid": 400, "broken": 503}
+
+
+@asynccontextmanager
+async def using(http: HttpRequest, name: str) -> AsyncIterator[tuple[Served, str | None]]:
+    """Give the model called ``name``, which is loaded if needed, and the name of its adapter."""
+    models: Models = http.app.state.models
+    served, adapter = await asyncio.get_running_loop().run_in_executor(
+        http.app.state.loader, models.get, name
+    )
+    served.busy += 1
+    try:
+        yield served, adapter
+    finally:
+        served.busy -= 1
+        served.used = time.monotonic()
+
+
+def writer_of(served: Served) -> LanguageModel:
+    """Return the language model; raises ApiError for a model that writes no text, or while too many wait."""
+    if served.engine is None:
+        what = "word vectors" if served.kind is None else served.kind.description
+        raise ApiError(
+            400, f"the model {served.name!r} is {what}, and writes no text", param="model",
+            code="unsupported_model",
+        )  # fmt: skip
+    if not served.engine.alive:
+        raise ApiError(503, "the engine of this model has failed; restart the server")
+    if served.engine.is_full:
+        served.engine.metrics.rejected.labels(served.name).inc()
+        raise ApiError(429, "too many requests wait; ask again later", code="queue_full")
+    lm: LanguageModel = served.model
+    if lm.tokenizer is None:
+        raise ApiError(400, f"the model {served.name!r} has no tokenizer, and reads no text", param="model")
+    return lm
+
+
+@dataclass
+class Writing:
+    """A request in the engine, as the loop of the server sees it."""
+
+    settings: Settings
+    prompt: Sequence[int]
+    tokenizer: Tokenizer
+    stream: Stream
+    events: asyncio.Queue[list[Token | Failure]]
+    left: int  # choices that have not ended
+    n_written: int = 0
+    began: float = field(default_factory=time.time)
+
+    async def tokens(self) -> AsyncIterator[list[Token]]:
+        """Yield the tokens as they come, some at a time, until all choices have ended.
+
+        Raises ApiError for a request that fails.  When the caller stops, the request is cancelled.
+        """
+        try:
+            while self.left:
+                events = await self.events.get()
+                for event in events:
+                    if isinstance(event, Failure):
+                        raise ApiError(_STATUS[event.kind], event.message, code=event.kind)
+                    self.left -= event.finish_reason is not None
+                made = [event for event in events if isinstance(event, Token)]
+                self.n_written += len(made)
+                yield made
+                self.stream.sent(len(made))
+        finally:
+            if self.left:
+                self.stream.cancel()
+
+    def usage(self) -> dict[str, Any]:
+        """Return the counts of tokens."""
+        return {
+            "prompt_tokens": len(self.prompt),
+            "completion_tokens": self.n_written,
+            "total_tokens": len(self.prompt) + self.n_written,
+            "prompt_tokens_details": {"cached_tokens": self.stream.n_cached},
+        }
+
+    def repeat(self) -> dict[str, Any]:
+        """Return what is needed to repeat the answer: every setting, and where it came from."""
+        return {name: {**value} for name, value in self.settings.as_dict().items()}
+
+
+def write(
+    http: HttpRequest,
+    served: Served,
+    adapter: str | None,
+    prompt: Sequence[int],
+    body: SamplingFields,
+    *,
+    eos_ids: Sequence[int] | None = None,
+    alternatives: int = 0,
+    default_tokens: int | None = None,
+    given: dict[str, Any] | None = None,
+) -> Writing:
+    """Queue a text to continue.
+
+    ``default_tokens`` is the most new tokens where neither the request nor the checkpoint says it; None: as
+    many as the context holds.  ``given`` are settings instead of those of ``body``.
+
+    Raises ApiError for settings out of range, a prompt that does not fit, and a full queue.
+    """
+    models: Models = http.app.state.models
+    limits, lm, engine = models.limits, served.model, served.engine
+    assert engine is not None
+    asked = dict(body.given() if given is None else given)
+    if asked.get("samples", 1) > limits.choices:
+        raise ApiError(400, f"'n' is at most {limits.choices}, not {asked['samples']}", param="n")
+    if asked.get("max_new_tokens", 1) > limits.max_tokens:
+        raise ApiError(
+            400, f"'max_tokens' is at most {limits.max_tokens:,}, not {asked['max_new_tokens']:,}",
+            param="max_tokens",
+        )  # fmt: skip
+    check_room(len(prompt), asked.get("max_new_tokens"), engine.room)
+    chosen = settings(lm.generation_defaults, asked, tokenizer=lm.tokenizer)
+    sampling = chosen.sampling
+    if chosen.sources["max_new_tokens"] != "given":
+        most = sampling.max_new_tokens or default_tokens or limits.max_tokens
+        sampling = replace(sampling, max_new_tokens=min(most, limits.max_tokens, engine.room - len(prompt)))
+    if sampling.past != "error":
+        sampling = replace(sampling, past="error")
+    loop, events = asyncio.get_running_loop(), asyncio.Queue[list[Token | Failure]]()
+    request = Request(
+        prompt=prompt,
+        sampling=sampling,
+        tokenizer=lm.tokenizer,
+        eos_ids=chosen.eos_ids if eos_ids is None else eos_ids,
+        alternatives=alternatives,
+        adapter=adapter,
+        deadline=time.monotonic() + limits.seconds,
+    )
+
+    def deliver(some: list[Token | Failure]) -> None:
+        loop.call_soon_threadsafe(events.put_nowait, some)
+
+    try:
+        stream = engine.submit(request, deliver)
+    except QueueFullError as error:
+        raise ApiError(429, str(error), code="queue_full") from None
+    except GenerationError as error:
+        raise ApiError(400, str(error)) from None
+    chosen = chosen._replace(sampling=sampling)
+    return Writing(chosen, prompt, lm.tokenizer, stream, events, sampling.samples)
+
+
+def check_room(n_prompt: int, wanted: int | None, room: int) -> None:
+    """Raise ApiError for a prompt, and the tokens that are asked for, that the context does not hold."""
+    if n_prompt + (wanted or 1) <= room:
+        return
+    more = "" if wanted is None else f" and {wanted:,} more are asked for"
+    raise ApiError(
+        400,
+        f"the prompt has {n_prompt:,} tokens{more}; the context holds {room:,}",
+        param="messages",
+        code="context_length_exceeded",
+        type="exceed_context_size_error",
+        n_prompt_tokens=n_prompt,
+        n_ctx=room,
+    )
+
+
+async def until_left(http: HttpRequest, work: Any) -> Any:
+    """Return the result of the coroutine ``work``; cancel it if the client leaves before."""
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(_left(http))
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ApiError(499, "the client has left")
+        return task.result()
+    finally:
+        for each in (task, watch):
+            each.cancel()
+        await asyncio.gather(task, watch, return_exceptions=True)
+
+
+async def _left(http: HttpRequest) -> None:
+    """Return when the client has left."""
+    while (await http.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,71 @@
+"""The application: all endpoints, the gate in front of them, and the page."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from importlib import resources
+from pathlib import Path
+
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.staticfiles import StaticFiles
+
+from wordloom import __version__
+from wordloom.serve.api import chat, completions, responses, state, tokens
+from wordloom.serve.errors import ApiError, add_handlers
+from wordloom.serve.limits import Gate, Limits
+from wordloom.serve.models import Models
+
+log = logging.getLogger(__name__)
+
+_ROUTERS = (state.router, completions.router, chat.router, responses.router, tokens.router)
+
+
+def create_app(
+    models: Models, limits: Limits, *, origins: Sequence[str] = (), first: Sequence[str] = ()
+) -> FastAPI:
+    """Return the application that serves ``models``.
+
+    ``origins`` are sites whose pages may call the API.  The models called ``first`` are loaded at the start.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        loading = asyncio.create_task(_load(models, first, app.state.loader))
+        yield
+        loading.cancel()
+        app.state.loader.shutdown(wait=False, cancel_futures=True)
+
+    app = FastAPI(
+        title="Wordloom", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
+        description="Language models over HTTP, as OpenAI's clients ask for them.",
+    )  # fmt: skip
+    app.state.models = models
+    app.state.loader = ThreadPoolExecutor(1, "wordloom-load")
+    add_handlers(app)
+    for router in _ROUTERS:
+        app.include_router(router)
+    page = Path(str(resources.files("wordloom.serve") / "page"))
+    open_paths = ["/", *(f"/{path.relative_to(page)}" for path in page.rglob("*") if path.is_file())]
+    app.mount("/", StaticFiles(directory=page, html=True), name="page")
+    app.add_middleware(Gate, limits=limits, open_paths=open_paths)
+    if origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(origins), allow_methods=["GET", "POST"],
+            allow_headers=["authorization", "content-type"],
+        )  # fmt: skip
+    return app
+
+
+async def _load(models: Models, names: Sequence[str], loader: ThreadPoolExecutor) -> None:
+    for name in names:
+        try:
+            await asyncio.get_running_loop().run_in_executor(loader, models.get, name)
+        except ApiError as error:
+            models.error = error.message
+            return
+    models.ready = True

@@ -1,0 +1,113 @@
+"""Errors of the API, in the shape that OpenAI's clients read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from wordloom.errors import WordloomError
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "service_unavailable_error",
+    504: "timeout_error",
+}
+
+
+class ApiError(Exception):
+    """An answer with an error.
+
+    Attributes:
+        status: the HTTP status.
+        param: the field at fault.
+        code: a word for programs.
+        more: further keys of the error.
+    """
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None, **more: Any
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code, self.more = status, message, param, code, more
+
+    def body(self) -> dict[str, Any]:
+        """Return the answer's body."""
+        kind = self.more.get("type") or _TYPES.get(self.status, "server_error")
+        return {
+            "error": {
+                "message": self.message,
+                "type": kind,
+                "param": self.param,
+                "code": self.code,
+                **{name: value for name, value in self.more.items() if name != "type"},
+            }
+        }
+
+    def response(self) -> JSONResponse:
+        """Return the answer."""
+        headers = {"Retry-After": "1"} if self.status in (429, 503) else {}
+        if self.status == 401:
+            headers = {"WWW-Authenticate": "Bearer"}
+        return JSONResponse(self.body(), self.status, headers)
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Let ``app`` answer every error in this shape."""
+
+    async def own(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, ApiError)
+        return error.response()
+
+    async def mistake(_: Request, error: Exception) -> JSONResponse:
+        return ApiError(400, str(error)).response()
+
+    async def invalid(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        return _explained(error.errors()).response()
+
+    async def http(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        answer = ApiError(error.status_code, str(error.detail)).response()
+        answer.headers.update(error.headers or {})
+        return answer
+
+    async def broken(_: Request, error: Exception) -> JSONResponse:
+        return ApiError(500, "the server has failed on this request; its log has the reason").response()
+
+    app.add_exception_handler(ApiError, own)
+    app.add_exception_handler(WordloomError, mistake)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, broken)
+
+
+def _explained(errors: Sequence[Mapping[str, Any]]) -> ApiError:
+    """Return the first error of a body that does not have the form of a request."""
+    first = errors[0]
+    where = [str(part) for part in first["loc"] if part != "body"]
+    name = ".".join(part for part in where if not part.startswith(("list[", "str", "int", "constrained")))
+    if first["type"] == "json_invalid":
+        return ApiError(
+            400, f"the body is not JSON: {first.get('ctx', {}).get('error', 'it cannot be read')}"
+        )
+    if first["type"] == "extra_forbidden":
+        return ApiError(400, f"unknown field '{name}'; leave it out", param=name, code="unknown_parameter")
+    if first["type"] == "missing":
+        wanted = f"'{name}' is missing" if name else "the request has no body; send JSON"
+        return ApiError(400, wanted, param=name or None, code="missing_required_parameter")
+    message = str(first["msg"]).removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    return ApiError(
+        400, f"'{name}': {message}" if name else message, param=name or None, code="invalid_value"
+    )

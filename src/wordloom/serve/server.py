@@ -1,0 +1,73 @@
+"""Run the server: listen, answer, and drain at SIGTERM."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Sequence
+
+import uvicorn
+
+from wordloom.errors import WordloomError
+from wordloom.serve.app import create_app
+from wordloom.serve.limits import LOOPBACK, Limits
+from wordloom.serve.models import Models
+
+log = logging.getLogger(__name__)
+
+
+def serve(
+    models: Models,
+    limits: Limits,
+    *,
+    host: str,
+    port: int,
+    origins: Sequence[str] = (),
+    drain_seconds: int = 30,
+    access_log: bool = False,
+    first: Sequence[str] = (),
+) -> None:
+    """Listen at ``host`` and ``port`` until SIGTERM or SIGINT.
+
+    Then no request is accepted, and those that run have ``drain_seconds`` to end.
+
+    Raises WordloomError for a host beyond this machine without a key, and for an address that is in use.
+    """
+    app = create_app(models, limits, origins=origins, first=first)
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        access_log=access_log,
+        log_level="warning",
+        timeout_graceful_shutdown=drain_seconds,
+        h11_max_incomplete_event_size=1 << 16,
+        server_header=False,
+        ws="none",
+    )
+    server = uvicorn.Server(config)
+    try:
+        server.run(sockets=[listening(host, port)])
+    finally:
+        models.close(0.0)
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; raises WordloomError for an address that cannot be used."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise WordloomError(
+            f"cannot listen at {host} port {port}: {error.strerror}; choose another --port or --host"
+        ) from None
+    listener.set_inheritable(True)
+    return listener
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether ``host`` is reached from this machine alone."""
+    return host in LOOPBACK or host.startswith("127.")
