@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +13,18 @@ from hypothesis import strategies as st
 from tests.generate.random_models import FAMILIES, LONGEST, model_of
 
 from wordloom.generate import exact_rows as module
-from wordloom.generate.exact_rows import ExactRows, Saved, Slot, exact_rows, next_piece
+from wordloom.generate.exact_rows import (
+    ExactRows,
+    ProgramRows,
+    Saved,
+    Slot,
+    adapted_rows,
+    exact_rows,
+    next_piece,
+)
 from wordloom.models import translates
+from wordloom.models.building.lora import add_adapter, matching_layers
+from wordloom.nn.lora import LoraSettings
 
 CAUSAL = [name for name in FAMILIES if name not in ("seq2seq", "transformer", "bert_generation")]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -88,3 +100,60 @@ def test_a_row_has_the_bits_that_it_has_alone(
                         saved.append((kept._replace(length=n), ids))
 
     hold()
+
+
+@pytest.mark.parametrize("family", CAUSAL)
+def test_rows_of_several_adapters_share_a_batch_and_a_base(family: str) -> None:
+    shared = 0
+
+    @settings(max_examples=12, deadline=None)
+    @given(data=st.data())
+    def hold(data: st.DataObject) -> None:
+        nonlocal shared
+        seed = data.draw(st.integers(0, 2**31))
+        config, rng = data.draw(FAMILIES[family]), random.Random(seed)
+        model = model_of(config, seed)
+        draw = torch.Generator().manual_seed(seed)
+        adapters: dict[str, Any] = {}
+        for name in ("one", "two", "three"):
+            adapted = copy.deepcopy(model)
+            settings = LoraSettings(
+                rank=rng.randint(1, 5), alpha=rng.choice([1.0, 4.0]), dora=name == "three",
+                rank_stabilised=rng.random() < 0.5,
+            )  # fmt: skip
+            targets = rng.choice([["*_proj"], ["q_proj", "up_proj"]]) if family != "rnn" else ["*_proj"]
+            add_adapter(adapted, settings, matching_layers(adapted, targets), name=name, generator=draw)
+            for parameter in adapted.parameters():
+                if parameter.requires_grad:
+                    parameter.data += 0.1 * torch.randn(parameter.shape, generator=draw)
+            adapters[name] = adapted.eval()
+        rows = adapted_rows(model, {name: copy.deepcopy(each) for name, each in adapters.items()}, LONGEST)
+        shared += rows["one"][0] is rows[None][0]
+        assert isinstance(rows["one"][0], ProgramRows) == (rows["one"][0] is rows[None][0])
+        assert rows["three"][0] is not rows[None][0]
+        ids = {name: [rng.randrange(config.vocab_size) for _ in range(rng.randint(2, 9))] for name in rows}
+        slots: dict[str | None, Slot] = {}
+        alone: dict[str | None, torch.Tensor] = {}
+        for name, (own, number) in rows.items():
+            for found in (slots, alone):
+                slot = own.new_slot()
+                slot.adapter = number
+                read_all(own, slot, ids[name][:-1])
+                if found is slots:
+                    slots[name] = slot
+                else:
+                    alone[name] = own.step([slot], ids[name][-1:])[0]
+        for own in {rows for rows, _ in rows.values()}:
+            names = [name for name in rows if rows[name][0] is own]
+            rng.shuffle(names)
+            logits = own.step([slots[name] for name in names], [ids[name][-1] for name in names])
+            for name, found in zip(names, logits, strict=True):
+                assert torch.equal(found, alone[name])
+                with torch.no_grad():
+                    expected = (model if name is None else adapters[name])(torch.tensor([ids[name]]))[0, -1]
+                torch.testing.assert_close(
+                    found, expected, rtol=1e-3, atol=1e-4 * max(1.0, float(expected.abs().max()))
+                )
+
+    hold()
+    assert shared or family == "rnn"

@@ -66,6 +66,28 @@ def project(draw: Draw) -> None:
     close(out, expected)
 
 
+def add_low_rank(draw: Draw) -> None:
+    R, K, N, threads, A = draw.size(19), draw.size(130), draw.size(130), draw.size(5), draw.size(4)
+    x, out = draw.array(R, K), draw.array(R, N)
+    adapters = np.array([draw.rng.randint(-1, A - 1) for _ in range(R)])
+    ranks = [draw.rng.choice([0, 1, draw.size(9)]) for _ in range(A)]
+    into, outof = [draw.array(n, K) for n in ranks], [draw.array(n, N) for n in ranks]
+    updates = np.array(
+        [(a.ctypes.data, b.ctypes.data, n) for a, b, n in zip(into, outof, ranks, strict=True)]
+    )
+    expected, alone = out.astype(np.float64), out.copy()
+    for r, number in enumerate(adapters):
+        if number >= 0:
+            expected[r] += x[r].astype(np.float64) @ into[number].T @ outof[number]
+    for thread in range(threads):
+        leaves.add_low_rank(out, x, adapters, updates, thread, threads)
+    close(out, expected)
+    r = draw.rng.randrange(R)  # a row has the same bits beside any others
+    row = alone[r : r + 1].copy()
+    leaves.add_low_rank(row, x[r : r + 1].copy(), adapters[r : r + 1].copy(), updates, 0, 1)
+    assert np.array_equal(row[0], out[r]) or threads > 1
+
+
 def project_bfloat16(draw: Draw) -> None:
     if not has_bfloat16_products():
         pytest.skip("the processor has no products of bfloat16")
@@ -220,7 +242,7 @@ def attend_by_position(draw: Draw) -> None:
 
 
 CASES = (
-    project, project_bfloat16, project_integers, rms_norm, layer_norm, activate, rotate, store_row, softmax,
+    project, project_bfloat16, add_low_rank, project_integers, rms_norm, layer_norm, activate, rotate, store_row, softmax,
     attend, attend_by_position,
 )  # fmt: skip
 

@@ -14,7 +14,7 @@ or leave.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from wordloom.generate.fast import Accelerated, accelerate
+from wordloom.generate.fast.adapters import Updates, merged_copy
 from wordloom.models import RNN
 from wordloom.nn.cache.layers import LayerState
 
@@ -47,10 +48,13 @@ class Saved(NamedTuple):
 
 
 class Slot:
-    """The cache of one row, which holds ``length`` tokens."""
+    """The cache of one row, which holds ``length`` tokens.
+
+    ``adapter`` is the number of the adapter that the row uses, or -1.
+    """
 
     def __init__(self) -> None:
-        self.length = 0
+        self.length, self.adapter = 0, -1
         self.cache: Any = None
         self.table: tuple[np.ndarray, np.ndarray] | None = None  # addresses [1, L, 2] and places [1, L, 3]
         self.states: States | None = None
@@ -110,6 +114,26 @@ def exact_rows(model: Any, room: int, *, fast: bool = True) -> ExactRows:
     return ModuleRows(model, room)
 
 
+def adapted_rows(
+    model: Any, adapters: Mapping[str, Any], room: int, *, fast: bool = True
+) -> dict[str | None, tuple[ExactRows, int]]:
+    """Return the rows of ``model``, and of it with each adapter, with the number of the adapter in them.
+
+    ``adapters`` are models with an active adapter, whose base is ``model``.  They share its rows, and its
+    weights, where a compiled program has their updates.  Otherwise they are merged into weights of their own.
+    """
+    base = exact_rows(model, room, fast=fast)
+    found: dict[str | None, tuple[ExactRows, int]] = {None: (base, -1)}
+    for name, adapted in adapters.items():
+        number = base.add_adapter(adapted) if isinstance(base, ProgramRows) else None
+        if number is not None:
+            found[name] = base, number
+        else:
+            own = merged_copy(adapted, next(model.parameters()).dtype)
+            found[name] = exact_rows(own, room, fast=fast), -1
+    return found
+
+
 def next_piece(rows: ExactRows, length: int, total: int) -> int:
     """Return how many of ``total`` tokens to read at once after the first ``length``."""
     return min(PIECE if rows.anywhere else PIECE - length % PIECE, total - length)
@@ -125,8 +149,13 @@ class ProgramRows:
         self.template = program.new_cache(1, room)
         self.truncates = all(layer.bound is None for layer in self.template.key_values)
         self.slot_bytes = _bytes(self.new_slot().cache)
+        self.updates = Updates(*program.weights.matrices.shape)
         self._group: list[Slot] = []  # the slots of the last step, whose tables follow
         self._table: tuple[np.ndarray, np.ndarray] = (np.empty(0), np.empty(0))
+
+    def add_adapter(self, model: Any) -> int | None:
+        """Add the active adapter of ``model``; return its number, or None if the program does not have it."""
+        return self.updates.add(model)
 
     def new_slot(self) -> Slot:
         slot = Slot()
@@ -145,7 +174,8 @@ class ProgramRows:
             rows = np.zeros((len(part), 2), dtype=np.int64)
             rows[:, 1] = np.arange(slot.length, slot.length + len(part))
             assert slot.table is not None
-            hidden = self.program.pass_tokens(part, rows, *slot.table)
+            adapters = np.full(len(part), slot.adapter)
+            hidden = self.program.pass_tokens(part, rows, *slot.table, adapters, self.updates.table)
             slot.length += len(part)
         logits: Tensor = self.program.lm_head(hidden[-1:])[0].clone()
         return logits
@@ -159,7 +189,10 @@ class ProgramRows:
                 addresses, places = zip(*(slot.table for slot in group if slot.table), strict=True)
                 self._group, self._table = group, (np.concatenate(addresses), np.concatenate(places))
             rows = np.array([(row, slot.length) for row, slot in enumerate(group)], dtype=np.int64)
-            hidden = self.program.pass_tokens(torch.tensor(ids[some]), rows, *self._table)
+            adapters = np.array([slot.adapter for slot in group])
+            hidden = self.program.pass_tokens(
+                torch.tensor(ids[some]), rows, *self._table, adapters, self.updates.table
+            )
             logits[some] = self.program.lm_head(hidden)
             for slot in group:
                 slot.length += 1

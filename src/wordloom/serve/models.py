@@ -22,7 +22,9 @@ from wordloom.serve.engine import Engine
 from wordloom.serve.errors import ApiError
 from wordloom.serve.limits import Limits
 from wordloom.serve.metrics import Metrics
+from wordloom.training.precision import choose_device
 from wordloom.vectors import load_vectors
+from wordloom.weights.adapted import load_adapted_model
 
 log = logging.getLogger(__name__)
 
@@ -166,9 +168,8 @@ def load_served(
     if isinstance(model, LanguageModel):
         adapters = {}
         for adapter, folder in source.adapters.items():
-            adapted = kind.load(with_adapter(checkpoint, folder), device, dtype).model
-            adapters[adapter] = adapted
-            n_bytes += _n_bytes(adapted)
+            with_adapter(checkpoint, folder)  # refuses an adapter of an adapter
+            adapters[adapter], _ = load_adapted_model(source.folder, folder, device=choose_device(device))
         engine = _engine(name, model, adapters, limits, metrics)
         engine.start()
     return Served(name, source, model, kind, checkpoint, engine, n_bytes, created)

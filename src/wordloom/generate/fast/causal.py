@@ -225,12 +225,18 @@ class FastModel(Accelerated):
         return x.view(B, T, -1)
 
     def pass_tokens(
-        self, tokens: Tensor, rows: np.ndarray, addresses: np.ndarray, places: np.ndarray
+        self,
+        tokens: Tensor,
+        rows: np.ndarray,
+        addresses: np.ndarray,
+        places: np.ndarray,
+        adapters: np.ndarray | None = None,
+        updates: np.ndarray | None = None,
     ) -> Tensor:
         """Pass R tokens through all layers: [R] -> [R, D], which the next call overwrites.
 
-        ``rows`` [R, 2], ``addresses`` and ``places`` are those of
-        :class:`wordloom.kernels.decoding.causal.NewTokens`.
+        The other arguments are those of :class:`wordloom.kernels.decoding.causal.NewTokens`; without
+        ``adapters``, all tokens pass through the model alone.
         """
         R = len(tokens)
         if R not in self.buffers:
@@ -239,7 +245,9 @@ class FastModel(Accelerated):
         x = torch.from_numpy(buffers.x)
         with one_thread():
             x.copy_(self._embeddings(tokens, torch.from_numpy(rows[:, 1]), int(rows[:, 1].max())))
-        new = programs.NewTokens(addresses, places, self.kinds, rows)
+        if adapters is None or updates is None:
+            adapters, updates = np.full(R, -1), np.empty((0, *self.weights.matrices.shape, 3), dtype=np.int64)
+        new = programs.NewTokens(addresses, places, self.kinds, rows, adapters, updates)
         with compiling(self.program):
             self.threads.run(self.program, self.weights, new, buffers)
         return x
@@ -284,7 +292,7 @@ class FastModel(Accelerated):
         self.kinds = kinds_of_layers(self.config.patterns)
         model, blocks = self.model, self.model.blocks
         attention = blocks[0].attention  # its sizes are those of the config, as accepts() has checked
-        linears = [_linears(block) for block in blocks]
+        linears = [linears_of(block) for block in blocks]
         final = getattr(model, "final_norm", blocks[0].attention_norm)  # a GPT has none, nor reads it
         norms = [[block.attention_norm, block.ffn_norm] for block in blocks] + [[final, final]]
         return programs.Weights(
@@ -346,7 +354,7 @@ def kinds_of_layers(patterns: Sequence[Any]) -> np.ndarray:
     return np.array([[*row, *[(leaves.UNUSED, 0, 0)] * (most - len(row))] for row in rows])
 
 
-def _linears(block: Any) -> list[Any]:
+def linears_of(block: Any) -> list[Any]:
     """Return the layers of a block in the order of ``Weights.matrices``."""
     attention, feed_forward = block.attention, block.feed_forward
     projections = [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj]

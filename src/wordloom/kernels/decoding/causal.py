@@ -13,6 +13,7 @@ import numpy as np
 from wordloom.kernels.barrier import barrier
 from wordloom.kernels.decoding.leaves import (
     activate,
+    add_low_rank,
     attend,
     attend_by_position,
     layer_norm,
@@ -58,6 +59,8 @@ class NewTokens(NamedTuple):
     places: np.ndarray  # [B, L, 3]: S, and where a ring begins and its size; without one, 0 and 0
     kinds: np.ndarray  # [L, P, 3]: those of a pattern, as attend_by_position reads them; P = 0: all are full
     rows: np.ndarray  # [R, 2]: cache row, and position in it
+    adapters: np.ndarray  # [R]: the number of each token's adapter, or -1
+    updates: np.ndarray  # [A, L, 6 or 7, 3]: those of each matrix, as add_low_rank reads them
 
 
 class Buffers(NamedTuple):
@@ -94,6 +97,13 @@ def _project(
 
 
 @program
+def _adapt(out: Any, x: Any, new: NewTokens, i: int, matrix: int, thread: int, threads: int) -> None:
+    """Add the updates of the adapters to the product of x with a matrix of layer i."""
+    if new.updates.shape[0]:
+        add_low_rank(out, x, new.adapters, new.updates[:, i, matrix], thread, threads)
+
+
+@program
 def _self_attention(
     buffers: Buffers, h: Any, w: Weights, i: int, new: NewTokens, counters: Any, thread: int
 ) -> None:
@@ -104,6 +114,9 @@ def _self_attention(
     _project(q, h, matrix[0], bias[0][i], False, w.like, *room, thread, threads)
     _project(k, h, matrix[1], bias[1][i], False, w.like, *room, thread, threads)
     _project(v, h, matrix[2], bias[2][i], False, w.like, *room, thread, threads)
+    _adapt(q, h, new, i, 0, thread, threads)
+    _adapt(k, h, new, i, 1, thread, threads)
+    _adapt(v, h, new, i, 2, thread, threads)
     barrier(counters, threads, PATIENCE)
 
     for item in range(thread, rows.shape[0] * K, threads):
@@ -141,6 +154,7 @@ def _self_attention(
             )  # fmt: skip
     barrier(counters, threads, PATIENCE)
     _project(buffers.x, buffers.mixed, matrix[3], bias[3][i], True, w.like, *room, thread, threads)
+    _adapt(buffers.x, buffers.mixed, new, i, 3, thread, threads)
     barrier(counters, threads, PATIENCE)
 
 
@@ -156,6 +170,8 @@ def _llama(w: Weights, new: NewTokens, buffers: Buffers, counters: Any, thread: 
         rms_norm(h, x, w.gains[i, 1], w.eps)
         _project(gate, h, w.matrices[i, 6], w.biases[6][i], False, w.like, *room, thread, threads)
         _project(up, h, w.matrices[i, 4], w.biases[4][i], False, w.like, *room, thread, threads)
+        _adapt(gate, h, new, i, 6, thread, threads)
+        _adapt(up, h, new, i, 4, thread, threads)
         activate(gate, w.activation, first, last)
         for r in range(x.shape[0]):
             g, u = gate[r, first:last], up[r, first:last]
@@ -163,6 +179,7 @@ def _llama(w: Weights, new: NewTokens, buffers: Buffers, counters: Any, thread: 
                 g[f] *= u[f]
         barrier(counters, threads, PATIENCE)
         _project(x, gate, w.matrices[i, 5], w.biases[5][i], True, w.like, *room, thread, threads)
+        _adapt(x, gate, new, i, 5, thread, threads)
         barrier(counters, threads, PATIENCE)
     rms_norm(h, x, w.gains[L, 0], w.eps)
     _replace_x(buffers, h, counters, thread)
@@ -176,7 +193,7 @@ def _gpt2(w: Weights, new: NewTokens, buffers: Buffers, counters: Any, thread: i
         layer_norm(h, x, w.gains[i, 0], w.offsets[i, 0], w.eps)
         _self_attention(buffers, h, w, i, new, counters, thread)
         layer_norm(h, x, w.gains[i, 1], w.offsets[i, 1], w.eps)
-        _feed_forward(buffers, h, w, i, counters, thread)
+        _feed_forward(buffers, h, w, i, new, counters, thread)
     layer_norm(h, x, w.gains[L, 0], w.offsets[L, 0], w.eps)
     _replace_x(buffers, h, counters, thread)
 
@@ -191,20 +208,24 @@ def _gpt(w: Weights, new: NewTokens, buffers: Buffers, counters: Any, thread: in
         _self_attention(buffers, h, w, i, new, counters, thread)
         layer_norm(h, x, w.gains[i, 0], w.offsets[i, 0], w.eps)
         _replace_x(buffers, h, counters, thread)
-        _feed_forward(buffers, h, w, i, counters, thread)
+        _feed_forward(buffers, h, w, i, new, counters, thread)
         layer_norm(h, x, w.gains[i, 1], w.offsets[i, 1], w.eps)
         _replace_x(buffers, h, counters, thread)
 
 
 @program
-def _feed_forward(buffers: Buffers, h: Any, w: Weights, i: int, counters: Any, thread: int) -> None:
+def _feed_forward(
+    buffers: Buffers, h: Any, w: Weights, i: int, new: NewTokens, counters: Any, thread: int
+) -> None:
     """x += feed_forward(h) in layer i, without a gate; ends with a barrier."""
     threads, wide, room = buffers.normed.shape[0], buffers.wide, (buffers.narrowed, buffers.shortened)
     first, last = share(wide.shape[1], thread, threads)
     _project(wide, h, w.matrices[i, 4], w.biases[4][i], False, w.like, *room, thread, threads)
+    _adapt(wide, h, new, i, 4, thread, threads)
     activate(wide, w.activation, first, last)
     barrier(counters, threads, PATIENCE)
     _project(buffers.x, wide, w.matrices[i, 5], w.biases[5][i], True, w.like, *room, thread, threads)
+    _adapt(buffers.x, wide, new, i, 5, thread, threads)
     barrier(counters, threads, PATIENCE)
 
 

@@ -95,6 +95,28 @@ def project(
 
 
 @routine
+def add_low_rank(out: Any, x: Any, adapters: Any, updates: Any, thread: int, threads: int) -> None:
+    """out [R, N] += (x A^T) B of the adapter of each row; this thread's share of the columns.
+
+    ``adapters`` [R] are numbers in ``updates`` [.., 3], or -1.  These hold the addresses of A [rank, K] and
+    B [rank, N] in float32, and the rank.
+    """
+    K, N = x.shape[1], out.shape[1]
+    first, last = share(N, thread, threads)
+    for r in range(x.shape[0]):
+        if adapters[r] < 0:
+            continue
+        update = updates[adapters[r]]
+        into, outof, row, written = pointer(update[0], FLOAT), pointer(update[1], FLOAT), x[r], out[r]
+        for j in range(update[2]):
+            total = np.float32(0)
+            for k in range(K):
+                total += load(into, j * K + k) * row[k]
+            for n in range(first, last):
+                written[n] += total * load(outof, j * N + n)
+
+
+@routine
 def project_bfloat16(
     out: Any, x: Any, address: int, bias: Any, add: bool, shortened: Any, thread: int, threads: int
 ) -> None:

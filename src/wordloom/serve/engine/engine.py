@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from wordloom.errors import GenerationError, WordloomError
-from wordloom.generate.exact_rows import PIECE, ExactRows, Slot, exact_rows, next_piece
+from wordloom.generate.exact_rows import PIECE, ExactRows, Slot, adapted_rows, next_piece
 from wordloom.generate.prompts import not_finite
 from wordloom.generate.sampling import Sampling, draw, filter_logits, greedy, row_generator, weighed
 from wordloom.generate.text import StopWatch
@@ -47,6 +47,7 @@ class _Row:
 
     stream: Stream
     choice: int
+    rows: ExactRows
     slot: Slot
     ids: list[int]
     limit: int
@@ -67,7 +68,7 @@ class Engine:
 
     Args:
         model: a causal language model.
-        adapters: further models by name, each the base with an adapter.
+        adapters: models with an active adapter by name, whose base is ``model``.
         room: the longest text in tokens.
         slots: the most rows at once.
         queue: the most requests that wait; more are refused.
@@ -89,20 +90,16 @@ class Engine:
         metrics: Metrics | None = None,
         name: str = "",
     ) -> None:
-        models: dict[str | None, Any] = {None: model}
-        models.update(adapters or {})
-        self.rows: dict[str | None, ExactRows] = {
-            name: exact_rows(each, room, fast=fast) for name, each in models.items()
-        }
+        self.rows = adapted_rows(model, adapters or {}, room, fast=fast)
         self.vocab_size = int(model.config.vocab_size)
         self.room, self.n_slots, self.queue = room, slots, queue
         self.prefixes = {
-            name: PrefixCache(prefix_bytes // len(models), EVERY if rows.anywhere else PIECE)
-            for name, rows in self.rows.items()
+            name: PrefixCache(prefix_bytes // len(self.rows), EVERY if rows.anywhere else PIECE)
+            for name, (rows, _) in self.rows.items()
         }
         self.metrics, self.name = metrics or Metrics(), name
         self.error: BaseException | None = None
-        self._free: dict[str | None, list[Slot]] = {name: [] for name in models}
+        self._free: dict[ExactRows, list[Slot]] = {rows: [] for rows, _ in self.rows.values()}
         self._made = 0
         self._live: list[_Row] = []
         self._waiting: deque[Stream] = deque()
@@ -153,7 +150,7 @@ class Engine:
     @property
     def cache_bytes(self) -> int:
         """The bytes of all slots and kept beginnings."""
-        slots = self._made * max(rows.slot_bytes for rows in self.rows.values())
+        slots = self._made * max(rows.slot_bytes for rows, _ in self.rows.values())
         return slots + sum(cache.n_bytes for cache in self.prefixes.values())
 
     @property
@@ -247,8 +244,8 @@ class Engine:
         events: dict[Stream, list[Event]] = {}
         writing = [row for row in self._live if not row.held and not row.reads and not row.stream.resting]
         reached: list[tuple[_Row, Tensor]] = []
-        for name, rows in self.rows.items():
-            group = [row for row in writing if row.stream.request.adapter == name]
+        for rows in self._free:
+            group = [row for row in writing if row.rows is rows]
             if group:
                 logits = rows.step([row.slot for row in group], [row.ids[-1] for row in group])
                 reached += zip(group, logits, strict=True)
@@ -288,21 +285,22 @@ class Engine:
 
     def _release(self, row: _Row) -> None:
         self._live.remove(row)
-        self._free[row.stream.request.adapter].append(row.slot)
+        self._free[row.rows].append(row.slot)
 
-    def _slot(self, adapter: str | None) -> Slot:
-        """Return an empty slot."""
-        free = self._free[adapter]
+    def _slot(self, rows: ExactRows, adapter: int) -> Slot:
+        """Return an empty slot for the adapter of this number."""
+        free = self._free[rows]
         if free:
             slot = free.pop()
-            self.rows[adapter].clear(slot)
-            return slot
-        if self._made >= self.n_slots:  # those of another adapter make room
-            other = next(name for name, slots in self._free.items() if slots)
-            self._free[other].pop()
-            self._made -= 1
-        self._made += 1
-        return self.rows[adapter].new_slot()
+            rows.clear(slot)
+        else:
+            if self._made >= self.n_slots:  # a slot of other rows makes room
+                next(slots for slots in self._free.values() if slots).pop()
+                self._made -= 1
+            self._made += 1
+            slot = rows.new_slot()
+        slot.adapter = adapter
+        return slot
 
     def _admit(self) -> None:
         """Give slots to the requests that wait longest."""
@@ -313,11 +311,13 @@ class Engine:
             seed, prompt = sampling.seed, list(request.prompt)
             assert seed is not None
             wanted = self.room if sampling.max_new_tokens is None else sampling.max_new_tokens
+            rows, number = self.rows[request.adapter]
             for choice in range(sampling.samples):
                 row = _Row(
                     stream=stream,
                     choice=choice,
-                    slot=self._slot(request.adapter),
+                    rows=rows,
+                    slot=self._slot(rows, number),
                     ids=list(prompt),
                     limit=min(self.room, len(prompt) + wanted),
                     draws=row_generator(seed, choice),
@@ -334,10 +334,9 @@ class Engine:
 
     def _restore(self, row: _Row) -> None:
         """Take what is known of the prompt from the prefix cache; its last token is always read."""
-        adapter = row.stream.request.adapter
-        found = self.prefixes[adapter].find(row.ids, row.n_prompt - 1)
+        found = self.prefixes[row.stream.request.adapter].find(row.ids, row.n_prompt - 1)
         if found is not None:
-            self.rows[adapter].restore(row.slot, *found)
+            row.rows.restore(row.slot, *found)
             row.stream.n_cached = found[1]
             self.metrics.cached.labels(self.name).inc(found[1])
 
@@ -345,8 +344,7 @@ class Engine:
         """Read pieces of prompts, the oldest request first; return the rows that can write, with logits."""
         reached: list[tuple[_Row, Tensor]] = []
         for row in [row for row in self._live if row.reads and not row.held]:
-            adapter = row.stream.request.adapter
-            rows = self.rows[adapter]
+            adapter, rows = row.stream.request.adapter, row.rows
             while row.reads:
                 start = row.slot.length
                 n = next_piece(rows, start, row.n_prompt)
@@ -376,10 +374,9 @@ class Engine:
         """Copy the prompt that ``row`` has read into the slots of the other choices, and return these."""
         others = [other for other in self._live if other.stream is row.stream and other.held]
         if others:
-            rows = self.rows[row.stream.request.adapter]
-            saved = rows.save(row.slot)
+            saved = row.rows.save(row.slot)
             for other in others:
-                rows.restore(other.slot, saved, saved.length)
+                row.rows.restore(other.slot, saved, saved.length)
                 other.held = False
         return others
 
@@ -481,10 +478,9 @@ class Engine:
 
     def _complete(self, row: _Row) -> None:
         """Release the slot of ``row``, and keep what it holds for a later turn."""
-        adapter = row.stream.request.adapter
-        rows = self.rows[adapter]
-        if rows.anywhere and self.prefixes[adapter].most_bytes:
-            self.prefixes[adapter].add(row.ids, rows.save(row.slot))
+        kept = self.prefixes[row.stream.request.adapter]
+        if row.rows.anywhere and kept.most_bytes:
+            kept.add(row.ids, row.rows.save(row.slot))
         self._release(row)
 
 
