@@ -242,8 +242,8 @@ def attend_by_position(draw: Draw) -> None:
 
 
 CASES = (
-    project, project_bfloat16, add_low_rank, project_integers, rms_norm, layer_norm, activate, rotate, store_row, softmax,
-    attend, attend_by_position,
+    project, project_bfloat16, add_low_rank, project_integers, rms_norm, layer_norm, activate, rotate,
+    store_row, softmax, attend, attend_by_position,
 )  # fmt: skip
 
 
