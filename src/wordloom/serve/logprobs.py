@@ -8,6 +8,7 @@ from typing import Any
 from wordloom.serve.engine import Token
 from wordloom.text import Tokenizer
 
+WHITESPACE = " \t\r\n"  # left out in front of an answer
 _LOWEST = -9999.0  # for a probability of 0, as JSON has no infinity
 
 
@@ -38,8 +39,8 @@ def entry(tokenizer: Tokenizer, token: Token, k: int, *, first: bool = False) ->
     """
     own = _one(tokenizer, token.id, token.logprob, token.text)
     if first and own["bytes"] is not None:
-        own["bytes"] = list(bytes(own["bytes"]).lstrip())
-        own["token"] = own["token"].lstrip()
+        own["bytes"] = list(bytes(own["bytes"]).lstrip(WHITESPACE.encode()))
+        own["token"] = own["token"].lstrip(WHITESPACE)
     return {
         **own,
         "top_logprobs": [_one(tokenizer, each.id, each.logprob) for each in token.alternatives[:k]],

@@ -21,7 +21,7 @@ from wordloom.serve.api.fields import MOST_LOGPROBS, Body, SamplingFields, Text,
 from wordloom.serve.api.writing import Writing, until_left, using, write, writer_of
 from wordloom.serve.engine import Token
 from wordloom.serve.errors import ApiError
-from wordloom.serve.logprobs import entry
+from wordloom.serve.logprobs import WHITESPACE, entry
 from wordloom.text.chat import Message, encode_chat, end_of_turn, template_of
 
 router = APIRouter()
@@ -132,7 +132,10 @@ async def _whole(body: ChatCompletion, writing: Writing) -> dict[str, Any]:
     choices = [
         {
             "index": number,
-            "message": {"role": "assistant", "content": "".join(token.text for token in tokens).lstrip()},
+            "message": {
+                "role": "assistant",
+                "content": "".join(token.text for token in tokens).lstrip(WHITESPACE),
+            },
             "logprobs": _logprobs(body, writing, tokens, begun=False),
             **_alternatives(body, writing, tokens),
             "finish_reason": tokens[-1].finish_reason,
@@ -165,7 +168,7 @@ async def _chunks(body: ChatCompletion, writing: Writing) -> AsyncIterator[dict[
     async for tokens in writing.tokens():
         for token in tokens:
             before = begun[token.choice]
-            text = token.text if before else token.text.lstrip()
+            text = token.text if before else token.text.lstrip(WHITESPACE)
             begun[token.choice] |= bool(text)
             more = {
                 "logprobs": _logprobs(body, writing, [token], begun=before),
@@ -190,7 +193,7 @@ def _logprobs(
     for token in tokens:
         if not token.ends:
             content.append(entry(writing.tokenizer, token, body.top_logprobs or 0, first=not begun))
-            begun = begun or bool(token.text.strip())
+            begun = begun or bool(token.text.strip(WHITESPACE))
     return {"content": content, "refusal": None}
 
 

@@ -59,8 +59,8 @@ class Completion(SamplingFields):
 @router.post("/v1/completions")
 async def completions(body: Completion, http: HttpRequest) -> Any:
     """Continue each prompt, as OpenAI's API does."""
-    for name in ("echo", "best_of"):
-        if getattr(body, name) not in (None, False, 1):
+    for name, given in (("echo", body.echo), ("best_of", (body.best_of or 1) > 1)):
+        if given:
             raise ApiError(400, f"'{name}' is not supported", param=name, code="unsupported_parameter")
     stack = AsyncExitStack()
     try:

@@ -19,6 +19,7 @@ from wordloom.serve.api.fields import Body, Text
 from wordloom.serve.api.fields import SamplingFields as Fields
 from wordloom.serve.api.writing import Writing, until_left, using, write, writer_of
 from wordloom.serve.errors import ApiError
+from wordloom.serve.logprobs import WHITESPACE
 from wordloom.text.chat import Message
 
 router = APIRouter()
@@ -167,7 +168,7 @@ class _Answer:
         async for tokens in self.writing.tokens():
             for token in tokens:
                 self.reason = token.finish_reason or self.reason
-                piece = token.text if self.text else token.text.lstrip()
+                piece = token.text if self.text else token.text.lstrip(WHITESPACE)
                 self.text += piece
                 if piece:
                     yield piece
