@@ -95,10 +95,9 @@ def command(
         return
     models = Models(sources, limits, Metrics(), device=device, dtype=dtype)
     first = [next(iter(sources))]
-    typer.echo(f"serving {', '.join(models.names)} at http://{host}:{port}/  (Ctrl-C ends)")
     serve(
         models, limits, host=host, port=port, origins=cors_origin, drain_seconds=drain,
-        access_log=log_requests, first=first,
+        access_log=log_requests, first=first, say=typer.echo,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wordloom.serve.errors import ApiError
@@ -91,31 +92,19 @@ class Gate:
         return ApiError(413, f"a body has at most {self.limits.body_bytes:,} bytes", code="request_too_large")
 
     async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and answer 413 where a body without a length is too large."""
-        size, began = 0, False
+        """Pass the request on; a body without a length is counted as it comes."""
+        size = 0
 
         async def counted() -> Message:
             nonlocal size
             message = await receive()
             size += len(message.get("body", b""))
             if size > self.limits.body_bytes:
-                raise _TooLargeError
+                error = self._too_large()
+                raise HTTPException(error.status, error.message)
             return message
 
-        async def noted(message: Message) -> None:
-            nonlocal began
-            began = began or message["type"] == "http.response.start"
-            await send(message)
-
-        try:
-            await self.app(scope, counted, noted)
-        except _TooLargeError:
-            if not began:
-                await self._too_large().response()(scope, receive, send)
-
-
-class _TooLargeError(Exception):
-    """A body has more bytes than allowed."""
+        await self.app(scope, counted, send)
 
 
 def _host(value: str) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 
@@ -26,8 +30,9 @@ def serve(
     drain_seconds: int = 30,
     access_log: bool = False,
     first: Sequence[str] = (),
+    say: Callable[[str], object] = log.info,
 ) -> None:
-    """Listen at ``host`` and ``port`` until SIGTERM or SIGINT.
+    """Listen at ``host`` and ``port`` until SIGTERM or SIGINT; ``say`` is told the address.
 
     Then no request is accepted, and those that run have ``drain_seconds`` to end.
 
@@ -39,17 +44,39 @@ def serve(
         host=host,
         port=port,
         access_log=access_log,
-        log_level="warning",
+        log_config=_logging(),
         timeout_graceful_shutdown=drain_seconds,
         h11_max_incomplete_event_size=1 << 16,
         server_header=False,
         ws="none",
     )
-    server = uvicorn.Server(config)
+    server, listener = _Server(config), listening(host, port)
+    where = f"[{host}]" if ":" in host else host
+    say(f"serving {', '.join(models.names)} at http://{where}:{listener.getsockname()[1]}/  (Ctrl-C ends)")
     try:
-        server.run(sockets=[listening(host, port)])
+        server.run(sockets=[listener])
     finally:
         models.close(0.0)
+
+
+class _Server(uvicorn.Server):
+    """A server that ends normally after SIGTERM and SIGINT; uvicorn's would raise the signal once more."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+
+def _logging() -> dict[str, Any]:
+    """Return uvicorn's settings of logging, without its lines about starting and stopping."""
+    found = copy.deepcopy(uvicorn.config.LOGGING_CONFIG)
+    found["loggers"]["uvicorn.error"] = {"level": "WARNING"}
+    return found
 
 
 def listening(host: str, port: int) -> socket.socket:

@@ -50,6 +50,6 @@ class Updates:
 
 def merged_copy(model: Any, dtype: torch.dtype) -> Any:
     """Return ``model`` with its active adapter merged into the weights, in ``dtype``."""
-    active = {layer.active for layer in lora_layers(model).values()} - {None}
-    merge_adapter(model, active.pop())
+    name = next(layer.active for layer in lora_layers(model).values() if layer.active is not None)
+    merge_adapter(model, name)
     return model.to(dtype)

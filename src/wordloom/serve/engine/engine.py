@@ -144,8 +144,9 @@ class Engine:
 
     @property
     def is_full(self) -> bool:
-        """Whether a further request would be refused."""
-        return len(self._waiting) >= self.queue or self._draining
+        """Whether a further request would be refused: too many wait beside those that get a free slot."""
+        free = max(0, self.n_slots - len(self._live))
+        return len(self._waiting) - free >= self.queue or self._draining
 
     @property
     def cache_bytes(self) -> int:
