@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import peft
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -316,6 +318,94 @@ def test_gradients_through_a_base_in_8_bits_are_those_of_its_rounded_weights(tri
         gradients.append({name: p.grad for name, p in each.named_parameters() if p.requires_grad})
     for name, expected in gradients[1].items():
         torch.testing.assert_close(gradients[0][name], expected, rtol=2e-3, atol=2e-3, msg=name)
+
+
+@pytest.fixture(scope="module")
+def stored_adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a base and its adapter of rank 3."""
+    folder = tmp_path_factory.mktemp("stored")
+    model = build(LlamaConfig(vocab_size=V, dim=12, n_layers=1, n_heads=2, max_seq_len=24))
+    save_model(model, folder / "base")
+    add_adapter(model, LoraSettings(rank=3), matching_layers(model, ["q_proj", "v_proj"]))
+    save_adapter(model, folder / "adapter", base=folder / "base")
+    return folder
+
+
+def refused(stored: Path, folder: Path, config: str, tensors: dict[str, Tensor] | None = None) -> str:
+    """Return the error of loading the adapter of ``stored`` with another config and other tensors."""
+    shutil.copytree(stored / "adapter", folder)
+    (folder / "adapter_config.json").write_text(config)
+    if tensors is not None:
+        save_file(tensors, folder / "adapter_model.safetensors")
+    with pytest.raises(CheckpointError) as error:
+        load_adapter(load_model(stored / "base"), folder)
+    return str(error.value)
+
+
+def stored_config(stored: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((stored / "adapter" / "adapter_config.json").read_text())
+    return config
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"lora_alpha": None}, "lora_alpha is None: input should be a valid number"),
+        ({"lora_alpha": "abc"}, "lora_alpha is 'abc': input should be a valid number"),
+        ({"lora_alpha": [1]}, "lora_alpha is [1]: input should be a valid number"),
+        ({"lora_alpha": 10**400}, "lora_alpha is 1000"),
+        ({"lora_alpha": 1e300}, "lora_alpha is 1e+300: input should be less than or equal to 1000000"),
+        ({"lora_alpha": float("nan")}, "lora_alpha is nan: input should be"),
+        ({"alpha_pattern": [1]}, "alpha_pattern is [1]: input should be a valid dictionary"),
+        ({"alpha_pattern": {"(": 3}}, "alpha_pattern: '(' is no regular expression"),
+        ({"alpha_pattern": {"q_proj": "x"}}, "alpha_pattern.q_proj is 'x': input should be a valid number"),
+        ({"rank_pattern": {"q_proj": 0}}, "rank_pattern.q_proj is 0: input should be greater than or equal"),
+        ({"lora_dropout": "x"}, "lora_dropout is 'x': input should be a valid number"),
+        ({"lora_dropout": 1}, "lora_dropout is 1: input should be less than 1"),
+        ({"modules_to_save": 3}, "modules_to_save is 3: input should be a valid list"),
+        ({"modules_to_save": "score"}, "modules_to_save is 'score': input should be a valid list"),
+        ({"use_rslora": "false"}, "use_rslora is 'false': input should be a valid boolean"),
+        ({"use_dora": "false"}, "use_dora is 'false': input should be a valid boolean"),
+        ({"base_model_name_or_path": 3}, "base_model_name_or_path is 3: input should be a valid string"),
+        ({"r": 999}, "q_proj of [3, 12], and this base with r 999 needs [999, 12]"),
+        ({"rank_pattern": {"v_proj": 2}}, "v_proj of [3, 12], and this base with r 2 needs [2, 12]"),
+        ({"use_dora": True}, "lacks lora_magnitude_vector of model.layers.0.self_attn.q_proj"),
+    ],
+)
+def test_a_setting_of_peft_that_cannot_be_read_is_refused(
+    change: dict[str, Any], says: str, stored_adapter: Path, tmp_path: Path
+) -> None:
+    config = json.dumps(stored_config(stored_adapter) | change)
+    error = refused(stored_adapter, tmp_path / "adapter", config)
+    assert says in error
+    assert "\n" not in error
+    assert len(error) < 400
+
+
+@pytest.mark.parametrize("config", ["[" * 200_000, "[]", "{", ""])
+def test_an_adapter_config_that_is_no_json_object_is_refused(
+    config: str, stored_adapter: Path, tmp_path: Path
+) -> None:
+    assert "adapter_config.json" in refused(stored_adapter, tmp_path / "adapter", config)
+
+
+@pytest.mark.parametrize(
+    ("end", "tensor", "says"),
+    [
+        ("lora_A.weight", torch.tensor(1.0), "has lora_A of model.layers.0.self_attn.q_proj of []"),
+        ("lora_A.weight", torch.ones(12), "q_proj of [12], and this base with r 3 needs [3, 12]"),
+        ("lora_B.weight", torch.ones(12, 2), "q_proj of [12, 2], and this base with r 3 needs [12, 3]"),
+        ("lora_A.weight", torch.ones(3, 12, dtype=torch.int32), "q_proj.lora_A.weight as int32"),
+        ("lora_magnitude_vector", torch.ones(12), "and use_dora is false in its adapter_config.json"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_the_settings_is_refused(
+    end: str, tensor: Tensor, says: str, stored_adapter: Path, tmp_path: Path
+) -> None:
+    tensors = load_file(stored_adapter / "adapter" / "adapter_model.safetensors")
+    tensors[f"base_model.model.model.layers.0.self_attn.q_proj.{end}"] = tensor
+    config = json.dumps(stored_config(stored_adapter))
+    assert says in refused(stored_adapter, tmp_path / "adapter", config, tensors)
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from wordloom.models.rnn_classifier import RNNClassifierConfig
 from wordloom.nn.lora import LoraSettings, LowRank
 from wordloom.weights.configs import ADAPTER_CONFIG, config_to_own_json, load_config
 from wordloom.weights.loading import renaming_of, weights_fingerprint
+from wordloom.weights.peft_config import HEADS, read_peft_config
 from wordloom.weights.renaming import Row, listed
 
 CONFIG, TENSORS = ADAPTER_CONFIG, "adapter_model.safetensors"
@@ -47,7 +48,6 @@ MODEL_CONFIG = "model_config.json"  # of a model that differs from its base
 _PREFIX = "base_model.model."
 _KINDS = {"lora_A.weight": "A", "lora_B.weight": "B", "lora_magnitude_vector": "m"}
 _BASE = "base_fingerprint"  # in the metadata of the tensors
-_HEADS = ("classifier", "pooler", "qa_outputs", "score")  # modules_to_save that can be read
 _TASK_TYPES = {
     "classification": "SEQ_CLS",
     "regression": "SEQ_CLS",
@@ -88,8 +88,7 @@ def is_adapter(folder: str | Path) -> bool:
 
 def base_of(folder: str | Path) -> str | None:
     """Return the base model that an adapter's folder names, or None."""
-    named = _config(Path(folder)).get("base_model_name_or_path")
-    return named if isinstance(named, str) and named else None
+    return read_peft_config(Path(folder)).base_model_name_or_path or None
 
 
 # ----------------------------------------------------------------------------------------------- writing
@@ -304,14 +303,14 @@ def load_adapter(
     module of the model has, missing tensors, another shape, an adapter of another base, and a second head.
     """
     folder = Path(folder)
-    config = _config(folder)
+    config = read_peft_config(folder)
     tensors, trained_on = _read(folder)
     if name in adapter_names(model) and not replace_existing:
         raise CheckpointError(f"the model has an adapter '{name}' already; choose another name")
     if base is not None and trained_on not in (None, weights_fingerprint(base)):
         raise CheckpointError(
             f"{folder} was trained on another base than {base}, whose weights differ; take the base that "
-            f"{CONFIG} names: {config.get('base_model_name_or_path')}"
+            f"{CONFIG} names: {config.base_model_name_or_path}"
         )
     bare = renaming_of(model.config).bare
     modules = {bare(module.theirs): module for module in _modules(model)}
@@ -327,35 +326,14 @@ def load_adapter(
     layers = 0
     for key, parts in found.items():
         module = modules[key]
-        settings = _settings(config, {module.theirs, key}, parts, len(module.layers))
-        _put(model, module, settings, parts, name, folder)
+        settings = config.settings({module.theirs, key})
+        _check_parts(model, module, settings, parts, folder)
+        _put(model, module, _divided(settings, parts, len(module.layers)), parts, name)
         layers += len(module.layers)
     read = [ours for key, tensor in whole.items() for ours in _put_head(model, head[key], tensor, folder)]
     choose_adapter(model, name)
     heads = dict.fromkeys(ours.rpartition(".")[0] for ours in read)
     return LoadedAdapter(name, layers, len(linear_layers(model)), tuple(heads))
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    path = folder / CONFIG
-    if not path.is_file():
-        raise CheckpointError(f"{folder} holds no adapter: {CONFIG} is missing")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from None
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{path} holds no table of settings; copy or write it again")
-    if config.get("peft_type") != "LORA":
-        raise CheckpointError(f"{path}: peft_type is {config.get('peft_type')!r}; only LORA can be read")
-    if others := sorted(set(config.get("modules_to_save") or ()) - set(_HEADS)):
-        raise CheckpointError(
-            f"{path}: modules_to_save names {listed(others)}; only heads can be read ({', '.join(_HEADS)}); "
-            "merge the adapter with peft first"
-        )
-    if config.get("bias", "none") != "none":
-        raise CheckpointError(f"{path}: bias is {config['bias']!r}; only 'none' can be read")
-    return config
 
 
 def _read(folder: Path) -> tuple[dict[str, Tensor], str | None]:
@@ -366,9 +344,16 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], str | None]:
     try:
         with safe_open(path, framework="pt") as file:
             names = file.keys()
-            return {name: file.get_tensor(name) for name in names}, (file.metadata() or {}).get(_BASE)
+            tensors, trained_on = {name: file.get_tensor(name) for name in names}, file.metadata() or {}
     except SafetensorError as error:
         raise CheckpointError(f"{path} cannot be read: {error}; copy it again") from None
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            raise CheckpointError(
+                f"{path} stores {name} as {str(tensor.dtype).removeprefix('torch.')}, and an adapter has "
+                "floating-point numbers; save the adapter again"
+            )
+    return tensors, trained_on.get(_BASE)
 
 
 def _by_module(
@@ -390,44 +375,46 @@ def _by_module(
             f"{listed(unknown, most=3) or 'none'}, and the modules here are {listed(modules, most=3)}"
         )
     if unknown:
-        head = any(part in _HEADS for key in unknown for part in key.split("."))
+        head = any(part in HEADS for key in unknown for part in key.split("."))
         advice = "; the head needs a base that has it" if head else ""
         raise CheckpointError(
             f"{folder} has tensors that this model has no place for: {listed(unknown, most=3)}{advice}"
         )
-    for theirs, parts in found.items():
-        if missing := {"A", "B"} - parts.keys():
-            raise CheckpointError(f"{folder} lacks lora_{missing.pop()} of {theirs}")
     return found
 
 
-def _settings(
-    config: Mapping[str, Any], names: Collection[str], parts: Mapping[str, Tensor], n: int
-) -> LoraSettings:
-    """Return the settings of the adapter of each of n matrices in a module, with the scale of the whole.
+def _check_parts(
+    model: Any, module: _Module, settings: LoraSettings, parts: Mapping[str, Tensor], folder: Path
+) -> None:
+    """Raise CheckpointError unless ``parts`` are the tensors that ``module`` and ``settings`` need."""
+    layers = [model.get_submodule(layer) for layer in module.layers]
+    outputs, inputs = sum(layer.out_features for layer in layers), layers[0].in_features
+    expected: dict[str, tuple[int, ...]] = {"A": (settings.rank, inputs), "B": (outputs, settings.rank)}
+    if settings.dora:
+        expected["m"] = (outputs,)
+    names = {kind: end.removesuffix(".weight") for end, kind in _KINDS.items()}
+    for kind in sorted(expected.keys() - parts.keys()):
+        raise CheckpointError(f"{folder} lacks {names[kind]} of {module.theirs}")
+    for kind in parts.keys() - expected.keys():
+        raise CheckpointError(
+            f"{folder} holds {names[kind]} of {module.theirs}, and use_dora is false in its {CONFIG}; set it "
+            "to true, or save the adapter again"
+        )
+    for kind, shape in expected.items():
+        if parts[kind].shape != shape:
+            raise CheckpointError(
+                f"{folder} has {names[kind]} of {module.theirs} of {list(parts[kind].shape)}, and this base "
+                f"with r {settings.rank} needs {list(shape)}; it belongs to another base, or the r of "
+                f"{CONFIG} was changed"
+            )
 
-    ``names`` are those of the module, with and without the prefix of its body.
-    """
 
-    def chosen(patterns: Any, otherwise: float) -> float:
-        for pattern, value in (patterns or {}).items():
-            if any(re.match(rf"(.*\.)?({pattern})$", name) for name in names):
-                return float(value)
-        return otherwise
-
-    stored = parts["A"].shape[0]
-    alpha = chosen(config.get("alpha_pattern"), float(config.get("lora_alpha", 8)))
-    stabilised = bool(config.get("use_rslora", False))
-    rank = stored // n if n > 1 and _is_block_diagonal(parts["B"], n) else stored
-    if rank != stored:
-        alpha *= math.sqrt(rank / stored) if stabilised else rank / stored
-    return LoraSettings(
-        rank=rank,
-        alpha=alpha,
-        dropout=float(config.get("lora_dropout", 0.0)),
-        rank_stabilised=stabilised,
-        dora=bool(config.get("use_dora", False)),
-    )
+def _divided(settings: LoraSettings, parts: Mapping[str, Tensor], n: int) -> LoraSettings:
+    """Return the settings of the adapter of each of n matrices in a module with ``settings``."""
+    if n == 1 or not _is_block_diagonal(parts["B"], n):
+        return settings
+    factor = math.sqrt(n) if settings.rank_stabilised else n
+    return replace(settings, rank=settings.rank // n, alpha=settings.alpha / factor)
 
 
 def _is_block_diagonal(B: Tensor, n: int) -> bool:
@@ -444,12 +431,9 @@ def _put(
     settings: LoraSettings,
     parts: Mapping[str, Tensor],
     name: str,
-    folder: Path,
 ) -> None:
-    """Put the adapter of one module of transformers into our layers."""
+    """Put the adapter of one module of transformers into our layers; ``settings`` are those of a layer."""
     n = len(module.layers)
-    if settings.dora and "m" not in parts:
-        raise CheckpointError(f"{folder} lacks lora_magnitude_vector of {module.theirs}")
     A, B = _along(module.row, 1).split(parts["A"])[0], _ours(module.row, parts["B"]).chunk(n)
     values = [{"A": A, "B": rows} for rows in B]
     if n > 1 and settings.rank * n == A.shape[0]:  # block-diagonal
@@ -461,14 +445,8 @@ def _put(
     for layer_name, own in zip(module.layers, values, strict=True):
         adapter = lora_layers(model)[layer_name].adapters[name]
         for key, value in own.items():
-            target: Tensor = getattr(adapter, key)
-            if target.shape != value.shape:
-                raise CheckpointError(
-                    f"{folder} has an adapter of {module.theirs} of {list(value.shape)} where the base's has "
-                    f"{list(target.shape)}; it belongs to another base"
-                )
             with torch.no_grad():
-                target.copy_(value)
+                getattr(adapter, key).copy_(value)
 
 
 def _put_head(model: Any, row: Row, tensor: Tensor, folder: Path) -> tuple[str, ...]:
