@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ from wordloom.models.building.quantized import quantize_model
 from wordloom.nn.lora import LoraSettings
 from wordloom.weights import load_model, save_model
 from wordloom.weights.adapters import load_adapter, save_adapter
+from wordloom.weights.peft_config import WITHOUT_EFFECT, PeftConfig
 
 V = 37
 
@@ -154,6 +156,45 @@ def test_we_read_pefts_and_compute_the_same(family: str, trial: int, tmp_path: P
     load_adapter(again, tmp_path / "again")
     with torch.no_grad():
         torch.testing.assert_close(logits_of(again, tokens), logits_of(model, tokens))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"init_lora_weights": way} for way in (True, False, "gaussian", "eva", "orthogonal", "mica")),
+        {"layers_to_transform": [1]},
+        {"layers_to_transform": 0, "layers_pattern": "layers"},
+        {"exclude_modules": ["v_proj"]},
+        {"velora_config": peft.VeloraConfig()},
+        {"lora_dropout": 0.3, "qalora_group_size": 4},
+        {"target_modules": "all-linear"},
+        {"target_modules": r".*\.1\..*proj"},
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:.*eva_config.*")
+def test_settings_of_peft_that_matter_in_training_alone_are_accepted(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    save_model(
+        build(LlamaConfig(vocab_size=V, dim=12, n_layers=2, n_heads=2, max_seq_len=24)), tmp_path / "base"
+    )
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    config = peft.LoraConfig(**{"r": 2, "target_modules": ["q_proj", "v_proj"], **settings})
+    trained = peft.get_peft_model(base, config)
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    trained.save_pretrained(tmp_path / "adapter")
+    theirs = peft.PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(tmp_path / "base"), tmp_path / "adapter"
+    ).eval()
+    model = load_model(tmp_path / "base")
+    load_adapter(model, tmp_path / "adapter")
+    tokens = torch.randint(0, V, (2, 9))
+    with torch.no_grad():
+        torch.testing.assert_close(logits_of(model, tokens), logits_of(theirs, tokens), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("trial", range(4))
@@ -380,6 +421,39 @@ def test_a_setting_of_peft_that_cannot_be_read_is_refused(
     assert says in error
     assert "\n" not in error
     assert len(error) < 400
+
+
+CHANGING: dict[str, Any] = {
+    "alora_invocation_tokens": [5], "arrow_config": {"top_k": 2}, "ensure_weight_tying": True,
+    "kasa_config": {"gamma": 1}, "layer_replication": [[0, 1], [0, 1]], "lora_bias": True,
+    "megatron_config": {"a": 1}, "monteclora_config": {"a": 1}, "target_parameters": ["q_proj.weight"],
+    "trainable_token_indices": [1, 2], "use_bdlora": {"a": 1}, "use_qalora": True, "of_a_later_peft": 3,
+}  # fmt: skip
+WAYS = ("pissa", "pissa_niter_4", "olora", "corda", "loftq", "lora_ga", "another", ["pissa"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [*CHANGING.items(), *(("init_lora_weights", way) for way in WAYS)], ids=str
+)
+def test_a_setting_of_peft_that_we_do_not_compute_is_refused(
+    name: str, value: Any, stored_adapter: Path, tmp_path: Path
+) -> None:
+    config = json.dumps(stored_config(stored_adapter) | {name: value})
+    error = refused(stored_adapter, tmp_path / "adapter", config)
+    assert f"{name} is {value!r}, which changes the model in a way that Wordloom does not compute" in error
+
+
+def test_every_setting_of_peft_is_read_or_refused_or_changes_nothing(
+    stored_adapter: Path, tmp_path: Path
+) -> None:
+    untrained = peft.LoraConfig().to_dict() | stored_config(stored_adapter)
+    folder = shutil.copytree(stored_adapter / "adapter", tmp_path / "adapter")
+    (folder / "adapter_config.json").write_text(json.dumps(untrained))
+    load_adapter(load_model(stored_adapter / "base"), folder)
+    known = PeftConfig.model_fields.keys() | WITHOUT_EFFECT
+    assert {field.name for field in fields(peft.LoraConfig)} == (known | CHANGING.keys()) - {
+        "of_a_later_peft"
+    }
 
 
 @pytest.mark.parametrize("config", ["[" * 200_000, "[]", "{", ""])

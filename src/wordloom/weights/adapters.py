@@ -47,6 +47,7 @@ CONFIG, TENSORS = ADAPTER_CONFIG, "adapter_model.safetensors"
 MODEL_CONFIG = "model_config.json"  # of a model that differs from its base
 _PREFIX = "base_model.model."
 _KINDS = {"lora_A.weight": "A", "lora_B.weight": "B", "lora_magnitude_vector": "m"}
+_OF_TRAINING = ".lora_velora_embed"  # read by the backward pass of VeLoRA alone
 _BASE = "base_fingerprint"  # in the metadata of the tensors
 _TASK_TYPES = {
     "classification": "SEQ_CLS",
@@ -343,7 +344,7 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], str | None]:
         raise CheckpointError(f"{folder} has {CONFIG} and lacks {TENSORS}")
     try:
         with safe_open(path, framework="pt") as file:
-            names = file.keys()
+            names = [name for name in file.keys() if not name.endswith(_OF_TRAINING)]  # noqa: SIM118
             tensors, trained_on = {name: file.get_tensor(name) for name in names}, file.metadata() or {}
     except SafetensorError as error:
         raise CheckpointError(f"{path} cannot be read: {error}; copy it again") from None

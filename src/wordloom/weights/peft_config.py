@@ -6,7 +6,7 @@ import re
 import reprlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -15,6 +15,19 @@ from wordloom.nn.lora import LoraSettings
 from wordloom.weights.configs import ADAPTER_CONFIG
 from wordloom.weights.renaming import listed
 from wordloom.weights.tensors import read_json
+
+# Settings beside those of PeftConfig that change no result of a trained adapter: its name, modules that its
+# tensors name, too, and settings of training or of another setting alone.
+WITHOUT_EFFECT = frozenset(
+    {
+        *("peft_type", "peft_version", "task_type", "auto_mapping", "revision", "inference_mode", "bias"),
+        *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "fan_in_fan_out"),
+        *("init_lora_weights", "eva_config", "corda_config", "lora_ga_config", "loftq_config"),
+        *("velora_config", "runtime_config", "megatron_core", "qalora_group_size"),
+    }
+)
+# Values of init_lora_weights that leave the base as it is; all others subtract something from its weights.
+_INITIALISATIONS = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
 
 HEADS = ("classifier", "pooler", "qa_outputs", "score")  # modules_to_save that can be read
 
@@ -76,8 +89,8 @@ def _chosen(patterns: Mapping[str, Number] | None, names: Collection[str], other
 def read_peft_config(folder: Path) -> PeftConfig:
     """Return the settings of the adapter in ``folder``.
 
-    Raises CheckpointError for a folder without an adapter, another kind of adapter than LoRA, and settings
-    that cannot be read.
+    Raises CheckpointError for a folder without an adapter, another kind of adapter than LoRA, settings that
+    cannot be read, and settings that change the model in a way that we do not compute.
     """
     path = folder / ADAPTER_CONFIG
     if not path.is_file():
@@ -87,6 +100,7 @@ def read_peft_config(folder: Path) -> PeftConfig:
         raise CheckpointError(f"{path}: peft_type is {stored.get('peft_type')!r}; only LORA can be read")
     if stored.get("bias", "none") != "none":
         raise CheckpointError(f"{path}: bias is {stored['bias']!r}; only 'none' can be read")
+    _check_effects(path, stored)
     try:
         config = PeftConfig.model_validate(stored)
     except ValidationError as error:
@@ -97,6 +111,19 @@ def read_peft_config(folder: Path) -> PeftConfig:
             "merge the adapter with peft first"
         )
     return config
+
+
+def _check_effects(path: Path, stored: Mapping[str, Any]) -> None:
+    """Raise CheckpointError for a setting that changes the model in a way that we do not compute."""
+    known = PeftConfig.model_fields.keys() | WITHOUT_EFFECT
+    changing = {name: value for name, value in stored.items() if value and name not in known}
+    if stored.get("init_lora_weights") not in _INITIALISATIONS:
+        changing["init_lora_weights"] = stored["init_lora_weights"]
+    for name, value in changing.items():
+        raise CheckpointError(
+            f"{path}: {name} is {reprlib.repr(value)}, which changes the model in a way that Wordloom does "
+            "not compute; merge the adapter into its base with peft first, if peft can"
+        )
 
 
 def _explain(error: ValidationError) -> str:
