@@ -46,6 +46,7 @@ from wordloom.training.plan import TuningMemory, smaller
 from wordloom.training.schedules import learning_rate_share
 from wordloom.training.stopping import sigterm_interrupts
 from wordloom.training.trainer import Hook
+from wordloom.weights.loading import weights_fingerprint
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,8 @@ def _train(
     task, model, old = _build(recipe, resumed, progress)
     s = task.settings
     facts = {"recipe": recipe.as_dict(), **task.fingerprints}
+    if (base := _base(recipe)) is not None:
+        facts["base"] = weights_fingerprint(base)
     if resumed is not None:
         _check_facts(facts, resumed.values, run.path)
     trainer = Trainer(
@@ -182,6 +185,11 @@ def _build(
     """Return the task of ``recipe``, its model, and the measurement of an old task."""
     start = None if recipe.start_from is None else Path(recipe.start_from)
     checkpoint = None if resumed is None else resumed.checkpoint
+    if checkpoint is not None and (base := _base(recipe)) is not None and not base.exists():
+        raise CheckpointError(
+            f"the run needs the weights of {base}, which does not exist; put that folder back, or start "
+            "again with another --out"
+        )
     if checkpoint is not None and recipe.lora is None:
         start = checkpoint
     if start is not None and not start.exists():
@@ -206,6 +214,13 @@ def _build(
         return task, model, None
     task, old = with_old_task(recipe, start, model, task, progress)
     return task, model, old
+
+
+def _base(recipe: Recipe) -> Path | None:
+    """Return the checkpoint that the run needs until its end: the base of an adapter, or the reference."""
+    if recipe.start_from is None or (recipe.lora is None and recipe.train.objective != "preference"):
+        return None
+    return Path(recipe.start_from)
 
 
 def _how_to_train(start: Path) -> str:
@@ -419,12 +434,16 @@ def _tensorboard() -> Any:
 
 
 # Facts in a checkpoint that must not change before the run resumes.
-_FACTS = {"data": "the training text", "tokenizer": "the tokenizer"}
+_FACTS = {
+    "data": "the training text",
+    "tokenizer": "the tokenizer",
+    "base": "the model that the run starts from",
+}
 
 
 def _check_facts(facts: dict[str, Any], saved: dict[str, Any], folder: Path) -> None:
     for key, what in _FACTS.items():
-        if facts[key] != saved[key]:
+        if key in saved and facts.get(key) != saved[key]:
             raise CheckpointError(
                 f"{what} is not the one {folder} was trained with; restore it, or choose another --out"
             )

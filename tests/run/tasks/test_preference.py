@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tests.run.tasks.test_instruction import RECORDS, recipe_in
 
-from wordloom.errors import DataError, RecipeError
+from wordloom.errors import CheckpointError, DataError, RecipeError
 from wordloom.run import train
 from wordloom.run.tasks.preference import last_answer
 from wordloom.text import Tokenizer
@@ -85,6 +85,23 @@ def test_a_run_cut_short_ends_with_the_same_bits(settings: list[str], tmp_path: 
     train(recipe, asked, out=tmp_path / "cut", resume=True)
     one, other = (load_file(tmp_path / name / weights) for name in ("whole", "cut"))
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("settings", [[], ["lora.rank=2"]])
+def test_a_run_does_not_resume_over_another_start(settings: list[str], tmp_path: Path) -> None:
+    recipe, body = preference_recipe(tmp_path), tmp_path / "body"
+    train(recipe, settings, out=tmp_path / "run", start_from=body)
+    resumed = [*settings, "train.steps=9"]
+    body.rename(tmp_path / "away")
+    with pytest.raises(CheckpointError, match=r"the run needs the weights of .*body, which does not exist"):
+        train(recipe, resumed, out=tmp_path / "run", resume=True)
+    shutil.copytree(tmp_path / "away", body)
+    weights = load_file(body / "model.safetensors")
+    save_file({name: -tensor for name, tensor in weights.items()}, body / "model.safetensors")
+    with pytest.raises(CheckpointError, match="the model that the run starts from is not the one"):
+        train(recipe, resumed, out=tmp_path / "run", resume=True)
+    shutil.copy(tmp_path / "away" / "model.safetensors", body)
+    assert train(recipe, resumed, out=tmp_path / "run", resume=True).step == 9
 
 
 def test_only_the_last_answer_of_a_conversation_is_compared() -> None:
