@@ -153,17 +153,13 @@ def _stored(model: Any, name: str) -> tuple[dict[str, Tensor], dict[str, LoraSet
     }
     if not adapters:
         raise CheckpointError(f"the model has no adapter '{name}' to save")
+    check_storable(model, adapters)
     tensors: dict[str, Tensor] = {}
     chosen: dict[str, LoraSettings] = {}
     for module in _modules(model):
         parts = [adapters[layer] for layer in module.layers if layer in adapters]
         if not parts:
             continue
-        if len(parts) < len(module.layers):
-            raise CheckpointError(
-                f"peft adapts {module.theirs} as a whole, and the adapter changes {len(parts)} of its "
-                f"{len(module.layers)} matrices ({', '.join(module.layers)}); adapt all or none"
-            )
         chosen[module.theirs] = _joined(parts[0].settings, len(parts))
         stored = {
             "lora_A.weight": _inputs(module.row, torch.cat(tuple(part.A for part in parts))),
@@ -175,6 +171,17 @@ def _stored(model: Any, name: str) -> tuple[dict[str, Tensor], dict[str, LoraSet
         for end, tensor in stored.items():
             tensors[f"{_PREFIX}{module.theirs}.{end}"] = tensor.detach().to("cpu").contiguous()
     return tensors, chosen
+
+
+def check_storable(model: Any, layers: Collection[str]) -> None:
+    """Raise CheckpointError if ``layers`` are a part of a module of transformers, which peft adapts whole."""
+    for module in _modules(model):
+        adapted = [layer for layer in module.layers if layer in layers]
+        if 0 < len(adapted) < len(module.layers):
+            raise CheckpointError(
+                f"peft adapts {module.theirs} as a whole, and the adapter changes {len(adapted)} of its "
+                f"{len(module.layers)} matrices ({', '.join(module.layers)}); adapt all or none"
+            )
 
 
 def _stored_head(model: Any) -> dict[str, Tensor]:

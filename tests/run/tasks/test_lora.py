@@ -132,6 +132,22 @@ def test_the_best_adapter_is_kept(tmp_path: Path) -> None:
     assert any(all(torch.equal(kept[name], step[name]) for name in kept) for step in steps)
 
 
+def test_a_part_of_a_module_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    recipe = recipe_in(tmp_path, "gpt2")
+    train(recipe, ADAPTER, out=tmp_path / "run", start_from=tmp_path / "body")
+    before = {path.name for path in (tmp_path / "run").iterdir()}
+    for targets in ("['q_proj']", "['q_proj', 'v_proj', 'up_proj']", "['blocks.0.attention.k_proj']"):
+        with pytest.raises(RecipeError, match=r"lora.targets \['.*'\]: peft adapts .*c_attn as a whole"):
+            train(
+                recipe,
+                [*ADAPTER, f"lora.targets={targets}"],
+                out=tmp_path / "run",
+                start_from=tmp_path / "body",
+                force=True,
+            )
+    assert {path.name for path in (tmp_path / "run").iterdir()} == before
+
+
 def test_mistakes_are_named(tmp_path: Path) -> None:
     recipe = recipe_in(tmp_path)
     body = tmp_path / "body"

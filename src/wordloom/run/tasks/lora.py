@@ -23,7 +23,7 @@ from wordloom.run.tasks.building import has_task_tokens
 from wordloom.run.tasks.task import Task
 from wordloom.weights import load_config
 from wordloom.weights.adapted import untrained_parts
-from wordloom.weights.adapters import load_adapter, save_adapter
+from wordloom.weights.adapters import check_storable, load_adapter, save_adapter
 from wordloom.weights.saving import with_special_tokens
 
 
@@ -137,6 +137,10 @@ def _adapt(model: Any, table: LoraTable, seed: int, progress: TrainingProgress) 
     )
     layers = matching_layers(model, table.targets)
     _check_recurrent(model, layers)
+    try:
+        check_storable(model, layers)
+    except CheckpointError as error:
+        raise RecipeError(f"lora.targets {list(table.targets)}: {error}") from None
     total = sum(p.numel() for p in model.parameters())
     add_adapter(model, settings, layers, generator=torch.Generator().manual_seed(seed))
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
