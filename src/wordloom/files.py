@@ -120,14 +120,19 @@ def replacement(folder: Path, *, last: str, stale: Collection[str] = ()) -> Iter
     file without which other tools find nothing to read: it is removed first and moved last.
     """
     finish_replacement(folder)
-    for abandoned in folder.glob(_TEMPORARY + "*"):  # by a kill
-        shutil.rmtree(abandoned)
+    for left_over in abandoned(folder):
+        shutil.rmtree(left_over)
     new = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=folder))
     try:
         yield new
         _replace_files(folder, new, last=last, stale=stale)
     finally:
         shutil.rmtree(new, ignore_errors=True)
+
+
+def abandoned(folder: Path) -> set[Path]:
+    """Return the temporary folders that an interrupted :func:`replacement` left in ``folder``."""
+    return set(folder.glob(_TEMPORARY + "*"))
 
 
 def _replace_files(folder: Path, source: Path, *, last: str, stale: Collection[str]) -> None:

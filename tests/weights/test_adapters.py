@@ -423,6 +423,14 @@ def test_a_setting_of_peft_that_cannot_be_read_is_refused(
     assert len(error) < 400
 
 
+def test_an_adapter_whose_saving_was_interrupted_is_completed(stored_adapter: Path, tmp_path: Path) -> None:
+    ready = shutil.copytree(stored_adapter / "adapter", tmp_path / "adapter" / ".wordloom-ready")
+    names = sorted(path.name for path in ready.iterdir())
+    (ready / "wordloom-plan.json").write_text(json.dumps({"files": names, "remove": []}))
+    load_adapter(load_model(stored_adapter / "base"), tmp_path / "adapter")
+    assert sorted(path.name for path in (tmp_path / "adapter").iterdir()) == names
+
+
 CHANGING: dict[str, Any] = {
     "alora_invocation_tokens": [5], "arrow_config": {"top_k": 2}, "ensure_weight_tying": True,
     "kasa_config": {"gamma": 1}, "layer_replication": [[0, 1], [0, 1]], "lora_bias": True,

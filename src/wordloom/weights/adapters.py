@@ -42,6 +42,7 @@ from wordloom.weights.configs import ADAPTER_CONFIG, config_to_own_json, load_co
 from wordloom.weights.loading import renaming_of, weights_fingerprint
 from wordloom.weights.peft_config import HEADS, read_peft_config
 from wordloom.weights.renaming import Row, listed
+from wordloom.weights.tensors import complete
 
 CONFIG, TENSORS = ADAPTER_CONFIG, "adapter_model.safetensors"
 MODEL_CONFIG = "model_config.json"  # of a model that differs from its base
@@ -84,6 +85,7 @@ class _Module(NamedTuple):
 
 def is_adapter(folder: str | Path) -> bool:
     """Return whether ``folder`` holds an adapter."""
+    complete(Path(folder))
     return (Path(folder) / CONFIG).is_file()
 
 

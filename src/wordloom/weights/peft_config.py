@@ -14,7 +14,7 @@ from wordloom.errors import CheckpointError
 from wordloom.nn.lora import LoraSettings
 from wordloom.weights.configs import ADAPTER_CONFIG
 from wordloom.weights.renaming import listed
-from wordloom.weights.tensors import read_json
+from wordloom.weights.tensors import complete, read_json
 
 # Settings beside those of PeftConfig that change no result of a trained adapter: its name, modules that its
 # tensors name, too, and settings of training or of another setting alone.
@@ -92,6 +92,7 @@ def read_peft_config(folder: Path) -> PeftConfig:
     Raises CheckpointError for a folder without an adapter, another kind of adapter than LoRA, settings that
     cannot be read, and settings that change the model in a way that we do not compute.
     """
+    complete(folder)
     path = folder / ADAPTER_CONFIG
     if not path.is_file():
         raise CheckpointError(f"{folder} holds no adapter: {ADAPTER_CONFIG} is missing")

@@ -70,7 +70,10 @@ def test_the_command_merges_and_reports_the_largest_change(tmp_path: Path) -> No
     settings = [*ADAPTER, "train.learning_rate=0.05", "data.system=Be brief."]
     done = train(recipe, settings, out=tmp_path / "run", start_from=body)
     arguments = ["merge", str(body), "--adapter", str(done.folder), "--out", str(out)]
+    (out / ".wordloom-writing-x").mkdir(parents=True)  # of a command that was killed
+    (out / ".wordloom-writing-x" / "model.safetensors").write_bytes(b"half")
     said = CliRunner().invoke(app, arguments)
+    assert not (out / ".wordloom-writing-x").exists()
     assert said.exit_code == 0, said.exception
     assert "adapter     default: 14 of 15 linear modules" in said.stdout
     found = re.search(r"largest change of a logit: (\S+) in fp32, (\S+) as stored", said.stdout)

@@ -11,10 +11,11 @@ from typing import Any
 from torch import Tensor
 
 from wordloom.errors import CheckpointError
+from wordloom.files import abandoned
 from wordloom.run.models.sentence_folder import pooling_files, pooling_of
 from wordloom.weights import save_model
 from wordloom.weights.configs import TOKEN_IDS
-from wordloom.weights.tensors import read_json
+from wordloom.weights.tensors import complete, read_json
 
 # The files of tokenizers, in all known formats; they are copied unchanged.
 _READERS = ("*token*.json", "vocab*", "merges.txt", "encoder.json", "*.model", "chat_template*")
@@ -66,7 +67,10 @@ def check_out(out: Path) -> None:
     """Raise CheckpointError for a folder with other files or a run, where a new model cannot be written."""
     if (out / "checkpoints").is_dir():
         raise CheckpointError(f"{out} holds a run, which --resume would go on with; choose another --out")
-    if out.is_dir() and any(out.iterdir()) and not (out / "config.json").exists():
+    if not out.is_dir():
+        return
+    complete(out)
+    if set(out.iterdir()) - abandoned(out) and not (out / "config.json").exists():
         raise CheckpointError(f"{out} holds files that are no checkpoint; choose another --out")
 
 

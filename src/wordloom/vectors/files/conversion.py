@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import VectorError, did_you_mean
+from wordloom.files import abandoned
 from wordloom.vectors.corpus.phrases import write_phrases
 from wordloom.vectors.corpus.vocabulary import saved_rule, word_rule
 from wordloom.vectors.fasttext.model import FastTextArgs, FastTextModel
@@ -136,7 +137,7 @@ def _check_dest(source: Path, dest: Path, to: str | None, force: bool) -> None:
         return
     if dest.samefile(source):
         raise VectorError(f"'{dest}' is the source; give another name")
-    if dest.is_dir() and not any(dest.iterdir()) and to in (None, "folder"):
+    if dest.is_dir() and not set(dest.iterdir()) - abandoned(dest) and to in (None, "folder"):
         return
     if not force:
         raise VectorError(f"'{dest}' exists already; replace it with --force, or give another name")
