@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -77,41 +77,48 @@ def recipe_keys() -> str:
 
 def _table(kind: Any, path: str = "", union: Any = None) -> Iterator[str]:
     """Yield the section of the keys of a table, and those of the tables inside it."""
-    from wordloom.recipe.table import descriptions, table_of, union_of
+    from wordloom.recipe.table import table_of, union_of
 
     kinds = [kind] if union is None else list(dict.fromkeys(union.classes.values()))
-    meanings = {name: text for each in reversed(kinds) for name, text in descriptions(each).items()}
-    fields = {name: field for each in reversed(kinds) for name, field in each.model_fields.items()}
     if path:
         yield f"### [{path}]\n"
     rows = ["| key | type | default | only with | meaning |", "| --- | --- | --- | --- | --- |"]
+    fields = {name: field for each in reversed(kinds) for name, field in each.model_fields.items()}
     for name in dict.fromkeys(name for each in kinds for name in each.model_fields):
-        field = fields[name]
-        if table_of(field) is None:
-            types = dict.fromkeys(
-                _type(each.model_fields[name].annotation) for each in kinds if name in each.model_fields
-            )
-            cells = (
-                f"`{name}`",
-                _cell(max(types, key=len)),
-                _default(field),
-                _conditions(name, field, union),
-            )
-            rows.append(f"| {' | '.join(cells)} | {_cell(meanings[name])} |")
+        if table_of(fields[name]) is None:
+            rows += _rows(name, kind, union)
     yield "\n".join([*rows, ""])
     for name, field in fields.items():
         if (inner := table_of(field)) is not None:
             yield from _table(inner, f"{path}.{name}" if path else name, union_of(field))
 
 
-def _conditions(name: str, field: Any, union: Any) -> str:
-    """Return the conditions under which a key has an effect: first the objectives, then other keys."""
+def _rows(name: str, kind: Any, union: Any) -> Iterator[str]:
+    """Yield the row of a key; a key with other values in some classes of a union has a row for each."""
+    from wordloom.recipe.table import descriptions
+
+    variants: dict[tuple[str, str], tuple[Any, list[str]]] = {}
+    classes = {"": kind} if union is None else union.classes
+    for owner, each in classes.items():
+        if (field := each.model_fields.get(name)) is not None:
+            key = _type(field.annotation), descriptions(each)[name]
+            variants.setdefault(key, (field, []))[1].append(owner)
+    for (values, meaning), (field, owners) in variants.items():
+        cells = f"`{name}`", _cell(values), _default(field), _conditions(field, union, owners)
+        yield f"| {' | '.join(cells)} | {_cell(meaning)} |"
+
+
+def _conditions(field: Any, union: Any, owners: Sequence[str]) -> str:
+    """Return the conditions under which a key has an effect: first the objectives, then other keys.
+
+    ``owners`` are the objectives whose class of ``union`` has the key.
+    """
     from wordloom.recipe.table import OnlyIf
 
     conditions = [part for part in field.metadata if isinstance(part, OnlyIf)]
     if union is None:
         return "; ".join(map(_only_if, conditions))
-    owners, texts = union.field(name)[1], []
+    texts = []
     for condition in conditions:
         if condition.key == union.key:
             owners = tuple(owner for owner in owners if owner in condition.values)
@@ -121,7 +128,7 @@ def _conditions(name: str, field: Any, union: Any) -> str:
             of = [owner for owner in owners if condition.key in union.classes[owner].model_fields]
             texts.append(_only_if(condition) + ("" if len(of) == len(owners) else f" for {', '.join(of)}"))
     if len(owners) < len(union.classes):
-        texts.insert(0, _only_if(OnlyIf(union.key, owners)))
+        texts.insert(0, _only_if(OnlyIf(union.key, tuple(owners))))
     return "; ".join(texts)
 
 
