@@ -299,6 +299,28 @@ def test_what_is_wrong_in_a_file_is_one_clear_line(tmp_path):
         load_vector_recipe("word2vec-gutenberg", ["vectors.threads=100000"])
 
 
+@pytest.mark.parametrize(
+    ("objective", "key"),
+    [
+        ("preference", "train.beta"),
+        ("contrastive", "train.similarity_scale"),
+        ("causal_lm", "train.weight_decay"),
+        ("classification", "train.l2"),
+        ("instruction", "lora.alpha"),
+    ],
+)
+def test_a_factor_that_would_overflow_is_refused(objective: str, key: str):
+    recipe = {
+        "name": "x",
+        "data": {"train": "a.jsonl"},
+        "train": {"objective": objective, "steps": 1, "batch_size": 2},
+    }
+    if key == "train.l2":
+        recipe["train"] = {"objective": objective, "steps": 1, "optimizer": "lbfgs"}
+    with pytest.raises(RecipeError, match=f"'{key}' cannot be 1e\\+300: input should be less than or equal"):
+        load_recipe(recipe, [f"{key}=1e300"])
+
+
 def test_settings_of_a_text_that_is_replaced_are_reported():
     def said(recipe: object, *overrides: str) -> tuple[Any, list[str]]:
         lines: list[str] = []

@@ -132,8 +132,8 @@ class LoraTable(Table):
 
     rank: int = Field(8, ge=1)
     """Rank of the update of a matrix."""
-    alpha: float = Field(16.0, gt=0)
-    """Scale of the update, times the rank."""
+    alpha: float = Field(16.0, gt=0, le=10_000)
+    """Scale of the update, times the rank. At most 10,000."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """Share of the adapter's inputs that are dropped in training."""
     targets: list[str] = Field(default_factory=lambda: ["*_proj"], min_length=1)

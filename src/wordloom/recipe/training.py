@@ -111,13 +111,14 @@ class TrainSettings(Table):
     language_model_texts: Annotated[Literal["task", "old"], OnlyIf("language_model_weight")] = "task"
     """Text of that language-model loss: the task's own (task; classification, regression and multiple_choice
     by a causal model), or that of [old_task] (old)."""
-    beta: Annotated[float, OnlyIf("train.objective", ("preference",))] = Field(0.1, gt=0)
-    """Strength by which preference tuning keeps the model near its start (Rafailov et al. 2023)."""
+    beta: Annotated[float, OnlyIf("train.objective", ("preference",))] = Field(0.1, gt=0, le=100)
+    """Strength by which preference tuning keeps the model near its start (Rafailov et al. 2023). At most
+    100."""
     rehearsal_share: float | None = Field(None, gt=0, lt=1)
     """Share of the steps that train on the text of [old_task]."""
-    similarity_scale: Annotated[float, _Contrastive] = Field(20.0, gt=0)
-    """Factor that turns cosines into logits (1 / temperature). The other texts of the batch are the
-    negatives."""
+    similarity_scale: Annotated[float, _Contrastive] = Field(20.0, gt=0, le=10_000)
+    """Factor that turns cosines into logits (1 / temperature), at most 10,000. The other texts of the batch
+    are the negatives."""
     symmetric: Annotated[bool, _Contrastive] = False
     """Also find the first text of a pair from the second."""
     long_seq_len: Annotated[int | None, OnlyIf("train.objective", MASKED)] = Field(None, ge=1)
@@ -145,10 +146,10 @@ class TrainSettings(Table):
     """AdamW's decay of the mean of squared gradients."""
     epsilon: Annotated[float, _Adam] = Field(1e-8, gt=0)
     """Number that AdamW adds to the denominator."""
-    weight_decay: Annotated[float, _StepByStep] = Field(0.1, ge=0)
-    """Decoupled weight decay, on matrices only."""
-    l2: Annotated[float, _LBFGS] = Field(1e-4, ge=0)
-    """L-BFGS adds l2 / 2 times the sum of squares of all matrices to the mean loss."""
+    weight_decay: Annotated[float, _StepByStep] = Field(0.1, ge=0, le=1000)
+    """Decoupled weight decay, on matrices only. At most 1,000."""
+    l2: Annotated[float, _LBFGS] = Field(1e-4, ge=0, le=1e6)
+    """L-BFGS adds l2 / 2 times the sum of squares of all matrices to the mean loss. At most 1,000,000."""
     tolerance: Annotated[float, _LBFGS] = Field(1e-4, ge=0)
     """L-BFGS stops when no component of the gradient is larger."""
     clip: Annotated[float | None, _StepByStep] = Field(1.0, gt=0)
