@@ -107,7 +107,7 @@ def save_adapter(
 ) -> None:
     """Write the adapter ``name`` of ``model`` and its head into ``folder``.
 
-    ``base`` is the folder of the base model.
+    ``base`` is the folder of the base model; the adapter stores its absolute path.
 
     Raises CheckpointError if the folder holds an adapter and ``overwrite`` is False, and for a module of
     transformers of which only a part is adapted.
@@ -236,7 +236,7 @@ def _adapter_config(
     return {
         "peft_type": "LORA",
         "task_type": _task_type(model.config),
-        "base_model_name_or_path": None if base is None else str(base),
+        "base_model_name_or_path": None if base is None else str(Path(base).resolve()),
         "r": common.rank,
         "lora_alpha": common.alpha,
         "lora_dropout": common.dropout,

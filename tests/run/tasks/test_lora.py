@@ -135,6 +135,28 @@ def test_the_best_adapter_is_kept(tmp_path: Path) -> None:
     assert any(all(torch.equal(kept[name], step[name]) for name in kept) for step in steps)
 
 
+def test_the_base_is_found_from_every_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipe_in(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    train(recipe, ADAPTER, out="run", start_from="body")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    theirs = peft.AutoPeftModelForCausalLM.from_pretrained("../run").eval()
+    ids = torch.randint(0, 50, (1, 9))
+    with torch.no_grad():
+        ours = wordloom.load("../run").model(ids)
+        torch.testing.assert_close(ours, theirs(ids).logits, rtol=1e-4, atol=1e-4)
+    path = tmp_path / "run" / "adapter_config.json"
+    for relative in ("../body", "body"):  # to the adapter's folder, and to the working directory
+        path.write_text(
+            json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": relative}), encoding="utf-8"
+        )
+        monkeypatch.chdir(tmp_path if relative == "body" else tmp_path / "elsewhere")
+        torch.testing.assert_close(wordloom.load(tmp_path / "run").model(ids), ours)
+
+
 def test_a_part_of_a_module_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     recipe = recipe_in(tmp_path, "gpt2")
     train(recipe, ADAPTER, out=tmp_path / "run", start_from=tmp_path / "body")
