@@ -104,22 +104,29 @@ def wait_until(condition: Any, seconds: float = 60.0) -> None:
 
 
 @contextmanager
-def command(*arguments: object, env: dict[str, str] | None = None) -> Iterator[tuple[str, Any]]:
-    """Run ``wordloom serve`` on a free port; give its address and the process."""
+def command(*arguments: object, env: dict[str, str] | None = None) -> Iterator[tuple[str, Any, list[str]]]:
+    """Run ``wordloom serve`` on a free port; give its address, the process, and the lines it prints."""
     process = subprocess.Popen(
         [sys.executable, "-m", "wordloom", "serve", *map(str, arguments), "--port", "0"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})},
     )  # fmt: skip
     lines: queue.Queue[str] = queue.Queue()
-    assert process.stdout is not None
-    threading.Thread(target=lambda: [lines.put(line) for line in process.stdout], daemon=True).start()
+    said: list[str] = []
+
+    def listen() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line)
+            lines.put(line)
+
+    threading.Thread(target=listen, daemon=True).start()
     try:
         line = lines.get(timeout=60)
         found = re.search(r"http://\S+?(?=/ )", line)
         assert found, line
         url = found[0]
         wait_until(lambda: httpx.get(f"{url}/health").status_code == 200)
-        yield url, process
+        yield url, process, said
     finally:
         if process.poll() is None:
             process.kill()
