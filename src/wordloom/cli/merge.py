@@ -26,6 +26,8 @@ def command(
 
     merged = merge_into_base(checkpoint, adapter, out, overwrite=force)
     typer.echo(merged.adapter.line())
-    typer.echo(f"largest change of a logit: {merged.largest:.2g} in fp32, {merged.stored:.2g} as stored")
+    typer.echo(
+        f"largest change of a logit by merging: {merged.largest:.2g} in fp32, {merged.stored:.2g} as stored"
+    )
     typer.echo(f"done: {out}")
     typer.echo(f"  {next_command(out)}")

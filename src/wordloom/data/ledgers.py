@@ -119,16 +119,16 @@ class RowDigest:
 _ONE = {"are": "is", "have": "has", "lie": "lies", "repeat": "repeats", "differ": "differs", "their": "its"}
 
 
-def _counted(n: int, words: str) -> str:
+def counted(n: int, words: str) -> str:
     """Return ``n`` and ``words``, which begin with a plural noun; of one, noun and verbs are singular.
 
-    >>> _counted(1, "answers have no text")
+    >>> counted(1, "answers have no text")
     '1 answer has no text'
     """
     if n != 1 or words == "in all":
         return f"{n:,} {words}"
-    noun, _, rest = words.partition(" ")
-    return " ".join(["1", noun.removesuffix("s"), *(_ONE.get(word, word) for word in rest.split(" "))])
+    noun, *rest = words.split(" ")
+    return " ".join(["1", noun.removesuffix("s"), *(_ONE.get(word, word) for word in rest)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,14 +169,14 @@ class RowLedger:
     def lines(self) -> list[str]:
         """The ledger as text, one fact per line; counts of 0 are left out."""
         part = f"{self.part}: " if self.part else ""
-        facts = [f"{part}{_counted(self.rows, self.noun)}, {_counted(self.terms, self.unit)}"]
+        facts = [f"{part}{counted(self.rows, self.noun)}, {counted(self.terms, self.unit)}"]
         if self.labels:
             facts.append("labels: " + ", ".join(f"{name} {count:,}" for name, count in self.labels.items()))
         if self.scores is not None:
             facts.append("scores: {:g} to {:g}, {:.4g} on average".format(*self.scores))
         lines = ["; ".join(facts)]
         lines += [
-            f"{name.replace('_', ' ')}: {_counted(n, _COUNTS[name])}" for name, n in self.counts.items() if n
+            f"{name.replace('_', ' ')}: {counted(n, _COUNTS[name])}" for name, n in self.counts.items() if n
         ]
         share = self.unknown / max(1, self.terms)
         for n, name, what in (
@@ -184,7 +184,7 @@ class RowLedger:
             (self.empty, "empty", "have no term of the vocabulary"),
             (self.cut, "truncated", "are longer than the limit and lost their end"),
         ):
-            lines += [f"{name}: {_counted(n, f'{self.noun} {what}')}"] * bool(n)
+            lines += [f"{name}: {counted(n, f'{self.noun} {what}')}"] * bool(n)
         if self.unknown:
             lines.append(f"unknown: {self.unknown:,} {self.unit} ({share:.1%}) are not in the vocabulary")
         return [*lines, *([f"split: {self.split}"] if self.split else [])]

@@ -76,7 +76,7 @@ def test_the_command_merges_and_reports_the_largest_change(tmp_path: Path) -> No
     assert not (out / ".wordloom-writing-x").exists()
     assert said.exit_code == 0, said.exception
     assert "adapter     default: 14 of 15 linear modules" in said.stdout
-    found = re.search(r"largest change of a logit: (\S+) in fp32, (\S+) as stored", said.stdout)
+    found = re.search(r"largest change of a logit by merging: (\S+) in fp32, (\S+) as stored", said.stdout)
     assert found is not None
     assert 0 <= float(found[1]) < 1e-4
     ids = torch.randint(0, 50, (2, 7))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from wordloom.cli.chat.answers import print_pieces
@@ -25,20 +26,24 @@ def continue_lines(
     if terminal:
         print_note(chosen.line())
         print_note("Ctrl-C stops an answer, Ctrl-D leaves")
+
+    def continued(row: int, prompt: str) -> Iterator[str]:
+        # a seed's next line is its next row: the same line twice need not give the same answer
+        yield from stream_text(
+            lm.model,
+            lm.text_tokenizer,
+            prompt,
+            chosen.sampling,
+            eos_ids=chosen.eos_ids,
+            first_row=row,
+            specials=specials,
+            speculate=drafter,
+        )
+
     for row, prompt in enumerate(read_lines(terminal)):
         try:
-            # a seed's next line is its next row: the same line twice need not give the same answer
-            pieces = stream_text(
-                lm.model,
-                lm.text_tokenizer,
-                prompt,
-                chosen.sampling,
-                eos_ids=chosen.eos_ids,
-                first_row=row,
-                specials=specials,
-                speculate=drafter,
-            )
-            print_pieces(pieces, terminal=terminal, before=prompt)
+            # the work begins within print_pieces, which Ctrl-C ends
+            print_pieces(continued(row, prompt), terminal=terminal, before=prompt)
         except WordloomError as error:
             if not terminal:
                 raise

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wordloom.data.batches.conversations import ConversationBatches, ConversationRows, conversation_rows
-from wordloom.data.ledgers import RowDigest, RowLedger
+from wordloom.data.ledgers import RowDigest, RowLedger, counted
 from wordloom.data.rows.conversations import Conversation, conversations
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.generate import Sampling, complete
@@ -77,8 +77,9 @@ def instruction_task(recipe: Recipe, start: Path | None, progress: TrainingProgr
     batches = parts["train"].batches
     if d.packing:
         progress.say(
-            f"packing     {len(batches.rows.places):,} conversations in {batches.samples_per_epoch:,} "
-            f"windows of {s.seq_len:,} tokens; {batches.packed_share:.1%} of the positions hold tokens"
+            f"packing     {counted(len(batches.rows.places), 'conversations')} in "
+            f"{counted(batches.samples_per_epoch, 'windows')} of {s.seq_len:,} tokens; "
+            f"{batches.packed_share:.1%} of the positions hold tokens"
         )
     config = chat_config(recipe, tokenizer, start)
     validation = parts.get("validation")
