@@ -170,6 +170,8 @@ def test_every_model_has_vectors_and_company_changes_none(tmp_path: Path, family
         assert together.vectors.shape == (5, embedder.dim)
         alone = np.concatenate([embedder([text]).vectors for text in texts])
         np.testing.assert_allclose(together.vectors, alone, atol=1e-5)
+        ids = [lm.tokenizer.encode_ids(text, specials="text") for text in texts]
+        assert np.array_equal(embedder.embed_ids(ids).vectors, together.vectors)
         tokens = embedder.tokens(texts)
         inside = [t.vectors for t in tokens]
         if pooling == "mean" and family != "bert":  # an encoder's marks take part
@@ -234,6 +236,8 @@ def test_settings_that_a_model_does_not_have(tmp_path: Path, given: dict[str, An
         Embedder(lm.model, lm.tokenizer, **given)
     with pytest.raises(DataError, match=r"such as \[text\]"):
         Embedder(lm.model, lm.tokenizer)("one text")
+    with pytest.raises(DataError, match="text 2 has an id outside the vocabulary"):
+        Embedder(lm.model, lm.tokenizer).embed_ids([[1], [2, lm.tokenizer.vocab_size]])
 
 
 def test_modules_that_are_not_computed_are_refused(tmp_path: Path) -> None:

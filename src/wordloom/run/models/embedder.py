@@ -164,6 +164,21 @@ class Embedder:
         empty = np.empty((0, self.dim), np.float32)
         return Embedded(np.concatenate([empty, *self.stream(texts, ledger, place=place)]), ledger)
 
+    def embed_ids(self, rows: Iterable[Sequence[int]], *, place: Place | None = None) -> Embedded:
+        """Return the vectors of texts that are given as token ids, without the special tokens around a text.
+
+        Raises DataError for a text that is too long, unless ``too_long`` allows it, and for an unknown id.
+        """
+        ids, V = [np.asarray(row, np.int64) for row in rows], int(self.model.config.vocab_size)
+        for number, row in enumerate(ids):
+            if len(row) and not 0 <= row.min() <= row.max() < V:
+                name = f"text {number + 1}" if place is None else place(number)
+                raise DataError(
+                    f"{name} has an id outside the vocabulary of {V:,}; give ids from 0 to {V - 1:,}"
+                )
+        ledger = EmbedLedger()
+        return Embedded(self._vectors(ids, ledger, place), ledger)
+
     @property
     def dim(self) -> int:
         """The size of a vector."""
@@ -181,10 +196,16 @@ class Embedder:
         ``place`` names a text by its number in ``ledger``, from 0.
         """
         for batch in batches_of(check_texts(texts, error=DataTypeError), _POOL_TEXTS):
-            pieces = self._pieces(batch, ledger, place)
-            pooled = _Pooled(len(batch), self.pooling)
-            self._forward(pieces, pooled.add)
-            yield pooled.vectors(self.dim, normalize=self.normalize)
+            yield self._vectors(self._encoded(batch), ledger, place)
+
+    def _vectors(
+        self, rows: Sequence[Sequence[int] | NDArray[np.int64]], ledger: EmbedLedger, place: Place | None
+    ) -> NDArray[np.float32]:
+        """Return the vectors [n, D] of texts that are given as token ids."""
+        pieces = self._pieces(rows, ledger, place)
+        pooled = _Pooled(len(rows), self.pooling)
+        self._forward(pieces, pooled.add)
+        return pooled.vectors(self.dim, normalize=self.normalize)
 
     def tokens(
         self, texts: Sequence[str], ledger: EmbedLedger | None = None, *, place: Place | None = None
@@ -195,7 +216,7 @@ class Embedder:
         """
         texts = list(check_texts(texts, error=DataTypeError))
         report = EmbedLedger() if ledger is None else ledger
-        pieces = self._pieces(texts, report, place)
+        pieces = self._pieces(self._encoded(texts), report, place)
         if ledger is None and report.cut:
             for line in report.lines()[1:]:
                 log.warning(line)
@@ -225,15 +246,22 @@ class Embedder:
 
     # -- the parts ---------------------------------------------------------------------------------------
 
+    def _encoded(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
+        ids: Sequence[Sequence[int]] = self.tokenizer.encode_batch(texts, specials="text")
+        return ids
+
     def _pieces(
-        self, texts: Sequence[str], ledger: EmbedLedger, place: Place | None
+        self, rows: Sequence[Sequence[int] | NDArray[np.int64]], ledger: EmbedLedger, place: Place | None
     ) -> list[tuple[int, int, NDArray[np.int64]]]:
-        """Return the rows to read: the text's number, the row's number in that text, and the tokens."""
+        """Return the rows to read: the text's number, the row's number in that text, and the tokens.
+
+        ``rows`` are the ids of each text.
+        """
         room = None if self.limit is None else self.limit - self._around
         pieces: list[tuple[int, int, NDArray[np.int64]]] = []
-        for i, ids in enumerate(self.tokenizer.encode_batch(texts, specials="text")):
+        for i, row in enumerate(rows):
             number = ledger.texts + i
-            ids = np.asarray(ids, np.int64)
+            ids = np.asarray(row, np.int64)
             if not self.bidirectional and self.tokenizer.adds_bos:
                 ids = np.concatenate([[self.tokenizer.bos_id], ids])
             if not len(ids):
@@ -260,7 +288,7 @@ class Embedder:
                     piece = np.concatenate([[self.marks.cls], piece, [self.marks.sep]])
                 if len(piece):
                     pieces.append((i, nth, piece))
-        ledger.texts += len(texts)
+        ledger.texts += len(rows)
         return pieces
 
     def _forward(self, pieces: list[tuple[int, int, NDArray[np.int64]]], use: _Use) -> None:
