@@ -82,7 +82,8 @@ def _logging() -> dict[str, Any]:
 def listening(host: str, port: int) -> socket.socket:
     """Return a socket that listens; raises WordloomError for an address that cannot be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio sends small answers at once only where the protocol is named
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
