@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,9 @@ from wordloom.serve.engine import Engine
 from wordloom.serve.errors import ApiError
 from wordloom.serve.limits import Limits
 from wordloom.serve.metrics import Metrics
+from wordloom.serve.worker import Worker
 from wordloom.training.precision import choose_device
-from wordloom.vectors import load_vectors
+from wordloom.vectors import FastTextClassifier, load_vectors
 from wordloom.weights.adapted import load_adapted_model
 
 log = logging.getLogger(__name__)
@@ -39,37 +39,64 @@ class Source:
     adapters: Mapping[str, Path] = field(default_factory=dict)
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
+class Adapted:
+    """A model with an adapter: its kind, and a function that loads it with the adapter merged."""
+
+    kind: Kind
+    load: Callable[[], Any]
+
+
+@dataclass(eq=False, kw_only=True)
 class Served:
     """A loaded model.
 
     Attributes:
-        model: what :func:`wordloom.load` returns, or word vectors.
-        engine: continues texts; None for a model that writes none.
-        kind: the kind of checkpoint; None for word vectors.
-        n_bytes: of its weights.
+        model: what :func:`wordloom.load` returns, word vectors, or a fastText classifier.
+        adapted: the model with each of its adapters, by the name of the adapter.
+        description: the kind of model, for messages: "an encoder".
+        kind: the kind of checkpoint; None for word vectors and fastText classifiers.
+        engine: generates text; None for a model that generates none.
+        worker: computes all other requests.
+        derived: objects that the worker has made from the model, by name.
+        n_bytes: the size of the weights.
+        busy: the number of requests that use the model now.
     """
 
     name: str
     source: Source
     model: Any
-    kind: Kind | None
-    checkpoint: Checkpoint | None
-    engine: Engine | None
-    n_bytes: int
+    worker: Worker
+    description: str
     created: int
+    n_bytes: int = 0
+    adapted: Mapping[str, Adapted] = field(default_factory=dict)
+    kind: Kind | None = None
+    checkpoint: Checkpoint | None = None
+    engine: Engine | None = None
+    derived: dict[str, Any] = field(default_factory=dict)
     used: float = 0.0
-    busy: int = 0  # requests that use it now
+    busy: int = 0
 
-    def __post_init__(self) -> None:
-        # models that write no text compute one request at a time
-        self.worker = ThreadPoolExecutor(1, f"wordloom-{self.name}")
+    def with_adapter(self, adapter: str | None) -> Any:
+        """Return the model with an adapter, which is loaded once; None: without one.
+
+        Called by the worker alone.
+        """
+        if adapter is None:
+            return self.model
+        key = f"adapter {adapter}"
+        if key not in self.derived:
+            model = self.adapted[adapter].load()
+            self.derived[key] = model
+            self.n_bytes += _n_bytes(model.model)
+        return self.derived[key]
 
     def close(self, drain_seconds: float) -> None:
         """End the threads."""
         if self.engine is not None:
             self.engine.stop(drain_seconds=drain_seconds)
-        self.worker.shutdown(wait=True, cancel_futures=True)
+        self.worker.close()
 
 
 class Models:
@@ -88,7 +115,8 @@ class Models:
         self.created = int(time.time())
         self.error: str | None = None
         self.ready = False
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held while a model is loaded
+        self._counts = threading.Lock()  # guards ``loaded`` and the ``busy`` of each model; held briefly
 
     @property
     def names(self) -> list[str]:
@@ -100,19 +128,48 @@ class Models:
 
         Raises ApiError for an unknown name and a folder that cannot be loaded.
         """
+        served, adapter = self.acquire(name)
+        self.release(served)
+        return served, adapter
+
+    def acquire(self, name: str) -> tuple[Served, str | None]:
+        """Return the same as :meth:`get`; the model stays loaded until :meth:`release`."""
+        base, adapter = self._base_of(name)
+        with self._lock:
+            found = self.acquire_loaded(name)
+            if found is not None:
+                return found
+            served = self._load(base)
+            with self._counts:
+                served.busy += 1
+                self.loaded[base] = served
+        return served, adapter
+
+    def acquire_loaded(self, name: str) -> tuple[Served, str | None] | None:
+        """Return the same as :meth:`acquire` without waiting; None for a model that is not loaded."""
+        base, adapter = self._base_of(name)
+        with self._counts:
+            served = self.loaded.get(base)
+            if served is None:
+                return None
+            served.busy += 1
+            return served, adapter
+
+    def release(self, served: Served) -> None:
+        """Allow a model that was acquired to be unloaded."""
+        with self._counts:
+            served.busy -= 1
+            served.used = time.monotonic()
+
+    def _base_of(self, name: str) -> tuple[str, str | None]:
+        """Return the names of the model and of the adapter; raises ApiError for an unknown name."""
         base = self.adapters.get(name, name)
         if base not in self.sources:
             known = ", ".join(self.names)
             raise ApiError(
                 404, f"there is no model {name!r}; there are {known}", param="model", code="model_not_found"
             )
-        adapter = name if name in self.adapters else None
-        with self._lock:
-            served = self.loaded.get(base)
-            if served is None:
-                served = self._load(base)
-            served.used = time.monotonic()
-        return served, adapter
+        return base, name if name in self.adapters else None
 
     def _load(self, name: str) -> Served:
         log.info("loading %s", name)
@@ -124,20 +181,21 @@ class Models:
             log.error("%s: %s", name, error)
             raise ApiError(500, f"the model {name!r} cannot be loaded: {error}") from None
         self._make_room(served.n_bytes)
-        self.loaded[name] = served
         return served
 
     def _make_room(self, needed: int) -> None:
-        """Unload the models that were used longest ago until ``needed`` bytes fit; busy ones stay."""
+        """Unload the least recently used models until ``needed`` bytes fit; models in use stay."""
         bound = self.limits.model_bytes
         if bound is None:
             return
-        idle = sorted((each for each in self.loaded.values() if not each.busy), key=lambda each: each.used)
-        for each in idle:
-            if needed + sum(other.n_bytes for other in self.loaded.values()) <= bound:
-                return
+        for each in sorted(self.loaded.values(), key=lambda each: each.used):
+            with self._counts:
+                if needed + sum(other.n_bytes for other in self.loaded.values()) <= bound:
+                    return
+                if each.busy or each.worker.n_unfinished:
+                    continue
+                del self.loaded[each.name]
             log.info("unloading %s", each.name)
-            del self.loaded[each.name]
             each.close(0.0)
 
     def close(self, drain_seconds: float) -> None:
@@ -145,34 +203,51 @@ class Models:
         with self._lock:
             for served in self.loaded.values():
                 served.close(drain_seconds)
-            self.loaded.clear()
+            with self._counts:
+                self.loaded.clear()
 
 
 def load_served(
     name: str, source: Source, limits: Limits, metrics: Metrics, *, device: str = "auto", dtype: str = "auto"
 ) -> Served:
-    """Load the model in a folder, and start its engine if it writes text.
+    """Load the model in a folder, and start its engine if it generates text.
 
     Raises WordloomError for a folder without a model, and for an adapter of another model.
     """
-    created = int(time.time())
-    if _holds_vectors(source.folder):
-        vectors = load_vectors(source.folder)
-        return Served(name, source, vectors, None, None, None, vectors.vectors.nbytes, created)
+    created, worker = int(time.time()), Worker(name, limits.queue)
+    if _holds_words(source.folder):
+        model, n_bytes, description = _load_words(source)
+        return Served(
+            name=name, source=source, model=model, worker=worker, description=description, created=created,
+            n_bytes=n_bytes,
+        )  # fmt: skip
     checkpoint = read_checkpoint(source.folder)
     kind = kind_of(checkpoint)
     model = kind.load(checkpoint, device, dtype)
-    network = getattr(model, "model", None)
-    n_bytes = 0 if network is None else _n_bytes(network)
+    adapted = {
+        adapter: _adapted(with_adapter(checkpoint, folder), device, dtype)
+        for adapter, folder in source.adapters.items()
+    }
     engine = None
     if isinstance(model, LanguageModel):
-        adapters = {}
-        for adapter, folder in source.adapters.items():
-            with_adapter(checkpoint, folder)  # refuses an adapter of an adapter
-            adapters[adapter], _ = load_adapted_model(source.folder, folder, device=choose_device(device))
+        adapters = {
+            adapter: load_adapted_model(
+                source.folder, source.adapters[adapter], device=choose_device(device)
+            )[0]
+            for adapter, each in adapted.items()
+            if each.kind.result is LanguageModel
+        }
         engine = _engine(name, model, adapters, limits, metrics)
         engine.start()
-    return Served(name, source, model, kind, checkpoint, engine, n_bytes, created)
+    return Served(
+        name=name, source=source, model=model, worker=worker, description=kind.description, created=created,
+        n_bytes=_n_bytes(model.model), adapted=adapted, kind=kind, checkpoint=checkpoint, engine=engine,
+    )  # fmt: skip
+
+
+def _adapted(checkpoint: Checkpoint, device: str, dtype: str) -> Adapted:
+    kind = kind_of(checkpoint)
+    return Adapted(kind, lambda: kind.load(checkpoint, device, dtype))
 
 
 def _engine(
@@ -193,8 +268,23 @@ def _engine(
     )
 
 
-def _holds_vectors(folder: Path) -> bool:
-    return folder.is_file() or (folder / "vectors.json").is_file()
+def _holds_words(folder: Path) -> bool:
+    """Return whether ``folder`` holds word vectors or a fastText classifier."""
+    if folder.is_file() or (folder / "vectors.json").is_file():
+        return True
+    return (folder / "model.bin").is_file() and not (folder / "config.json").is_file()
+
+
+def _load_words(source: Source) -> tuple[Any, int, str]:
+    """Return word vectors or a fastText classifier, its size in bytes, and its description."""
+    if source.adapters:
+        raise WordloomError(f"{source.folder} holds no network, so it has no adapters; leave them out")
+    if source.folder.is_dir() and not (source.folder / "vectors.json").is_file():
+        classifier = FastTextClassifier.load(source.folder)
+        n_bytes = classifier.model.input_matrix.nbytes + classifier.model.output_matrix.nbytes
+        return classifier, n_bytes, "a fastText classifier"
+    vectors = load_vectors(source.folder)
+    return vectors, vectors.vectors.nbytes, "word vectors"
 
 
 def _n_bytes(model: Any) -> int:

@@ -25,7 +25,7 @@ def _entry(models: Models, name: str) -> dict[str, Any]:
         found["parent"] = base
     if served is not None:
         found |= {
-            "kind": "word vectors" if served.kind is None else served.kind.description,
+            "kind": served.description,
             "bytes": served.n_bytes,
             "context": None if served.engine is None else served.engine.room,
         }
@@ -52,7 +52,7 @@ async def one_model(name: str, http: HttpRequest) -> dict[str, Any]:
 async def health(http: HttpRequest) -> JSONResponse:
     """Return 200, or 503 while a model loads, and where one has failed."""
     models: Models = http.app.state.models
-    dead = [name for name, served in models.loaded.items() if served.engine and not served.engine.alive]
+    dead = [name for name, served in list(models.loaded.items()) if served.engine and not served.engine.alive]
     if models.error is not None:
         return ApiError(503, models.error).response()
     if dead:
@@ -67,9 +67,9 @@ async def metrics(http: HttpRequest) -> Response:
     """Return the metrics of all models, for Prometheus."""
     models: Models = http.app.state.models
     for name, served in list(models.loaded.items()):
-        engine = served.engine
+        engine, waiting = served.engine, served.worker.n_waiting
+        models.metrics.queued.labels(name).set(waiting + (0 if engine is None else engine.n_waiting))
         if engine is not None:
-            models.metrics.queued.labels(name).set(engine.n_waiting)
             models.metrics.slots.labels(name).set(engine.n_live)
             models.metrics.cache_bytes.labels(name).set(engine.cache_bytes)
             models.metrics.rate.labels(name).set(engine.tokens_per_second)

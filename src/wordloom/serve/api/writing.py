@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,23 +28,33 @@ _STATUS = {"timeout": 504, "invalid": 400, "broken": 503}
 async def using(http: HttpRequest, name: str) -> AsyncIterator[tuple[Served, str | None]]:
     """Give the model called ``name``, which is loaded if needed, and the name of its adapter."""
     models: Models = http.app.state.models
-    served, adapter = await asyncio.get_running_loop().run_in_executor(
-        http.app.state.loader, models.get, name
-    )
-    served.busy += 1
+    served, adapter = models.acquire_loaded(name) or await _loaded(models, name, http.app.state.loader)
     try:
         yield served, adapter
     finally:
-        served.busy -= 1
-        served.used = time.monotonic()
+        models.release(served)
+
+
+async def _loaded(models: Models, name: str, loader: Executor) -> tuple[Served, str | None]:
+    """Return a model that the thread of ``loader`` loads and acquires."""
+    loading = asyncio.get_running_loop().run_in_executor(loader, models.acquire, name)
+
+    def release(done: asyncio.Future[tuple[Served, str | None]]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            models.release(done.result()[0])
+
+    try:
+        return await asyncio.shield(loading)
+    except asyncio.CancelledError:
+        loading.add_done_callback(release)
+        raise
 
 
 def writer_of(served: Served) -> LanguageModel:
     """Return the language model; raises ApiError for a model that writes no text, or while too many wait."""
     if served.engine is None:
-        what = "word vectors" if served.kind is None else served.kind.description
         raise ApiError(
-            400, f"the model {served.name!r} is {what}, and writes no text", param="model",
+            400, f"the model {served.name!r} is {served.description}, and writes no text", param="model",
             code="unsupported_model",
         )  # fmt: skip
     if not served.engine.alive:
@@ -166,7 +177,7 @@ def write(
     return Writing(chosen, prompt, lm.tokenizer, stream, events, sampling.samples)
 
 
-def check_room(n_prompt: int, wanted: int | None, room: int) -> None:
+def check_room(n_prompt: int, wanted: int | None, room: int, *, param: str = "messages") -> None:
     """Raise ApiError for a prompt, and the tokens that are asked for, that the context does not hold."""
     if n_prompt + (wanted or 1) <= room:
         return
@@ -174,7 +185,7 @@ def check_room(n_prompt: int, wanted: int | None, room: int) -> None:
     raise ApiError(
         400,
         f"the prompt has {n_prompt:,} tokens{more}; the context holds {room:,}",
-        param="messages",
+        param=param,
         code="context_length_exceeded",
         type="exceed_context_size_error",
         n_prompt_tokens=n_prompt,
