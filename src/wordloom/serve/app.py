@@ -15,14 +15,40 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.staticfiles import StaticFiles
 
 from wordloom import __version__
-from wordloom.serve.api import chat, completions, responses, state, tokens
+from wordloom.serve.api import (
+    answer,
+    chat,
+    classify,
+    completions,
+    embeddings,
+    fill_mask,
+    responses,
+    score,
+    state,
+    tokens,
+    translate,
+    words,
+)
 from wordloom.serve.errors import ApiError, add_handlers
 from wordloom.serve.limits import Gate, Limits
 from wordloom.serve.models import Models
 
 log = logging.getLogger(__name__)
 
-_ROUTERS = (state.router, completions.router, chat.router, responses.router, tokens.router)
+_ROUTERS = (
+    state.router,
+    completions.router,
+    chat.router,
+    responses.router,
+    tokens.router,
+    embeddings.router,
+    score.router,
+    translate.router,
+    fill_mask.router,
+    classify.router,
+    answer.router,
+    words.router,
+)
 
 
 def create_app(

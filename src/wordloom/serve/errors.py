@@ -24,6 +24,8 @@ _TYPES = {
     504: "timeout_error",
 }
 
+_FORMS = ("str", "int", "float", "bool", "none")
+
 
 class ApiError(Exception):
     """An answer with an error.
@@ -93,10 +95,18 @@ def add_handlers(app: FastAPI) -> None:
 
 
 def _explained(errors: Sequence[Mapping[str, Any]]) -> ApiError:
-    """Return the first error of a body that does not have the form of a request."""
-    first = errors[0]
-    where = [str(part) for part in first["loc"] if part != "body"]
-    name = ".".join(part for part in where if not part.startswith(("list[", "str", "int", "constrained")))
+    """Return an error of a body that does not have the form of a request.
+
+    A field that may have several forms has an error for each form.  The form that the value comes closest to
+    has the deepest error, and among equally deep ones an error that is not about the type.
+    """
+
+    def closeness(error: Mapping[str, Any]) -> tuple[int, bool]:
+        return len(_path(error)), not error["type"].endswith("_type")
+
+    field = errors[0]["loc"][:2]
+    first = max((one for one in errors if one["loc"][:2] == field), key=closeness)
+    name = ".".join(_path(first))
     if first["type"] == "json_invalid":
         return ApiError(
             400, f"the body is not JSON: {first.get('ctx', {}).get('error', 'it cannot be read')}"
@@ -106,8 +116,14 @@ def _explained(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     if first["type"] == "missing":
         wanted = f"'{name}' is missing" if name else "the request has no body; send JSON"
         return ApiError(400, wanted, param=name or None, code="missing_required_parameter")
+    if not name:
+        return ApiError(400, "the body must be a JSON object, sent with content-type: application/json")
     message = str(first["msg"]).removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
-    return ApiError(
-        400, f"'{name}': {message}" if name else message, param=name or None, code="invalid_value"
-    )
+    return ApiError(400, f"'{name}': {message}", param=name, code="invalid_value")
+
+
+def _path(error: Mapping[str, Any]) -> list[str]:
+    """Return the path to the value at fault, without the names of the forms that pydantic tries."""
+    parts = [str(part) for part in error["loc"] if part != "body"]
+    return parts[:1] + [part for part in parts[1:] if part not in _FORMS and "[" not in part]

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 MOST_STOPS = 64  # strings; each token is compared with all of them
 MOST_LOGPROBS = 20
+MOST_CHARACTERS = 200_000  # of a text that is not generated from
 
 
 class Body(BaseModel):
@@ -27,6 +28,11 @@ def _without_nul_surrogates(text: str) -> str:
 
 Text = Annotated[str, AfterValidator(_without_nul_surrogates)]
 Stop = Annotated[Text, Field(min_length=1, max_length=1000)]
+Passage = Annotated[
+    str, Field(min_length=1, max_length=MOST_CHARACTERS), AfterValidator(_without_nul_surrogates)
+]
+PerhapsEmpty = Annotated[str, Field(max_length=MOST_CHARACTERS), AfterValidator(_without_nul_surrogates)]
+Word = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_without_nul_surrogates)]
 Ids = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
 
 

@@ -158,8 +158,12 @@ def _digest(pairs: Sequence[Pair]) -> str:
     return hashlib.sha256(texts.encode()).hexdigest()[:8]
 
 
-def align(translator: Translator, source: str, target: str | None = None, *, beams: int = 5) -> Alignment:
+def align(
+    translator: Translator, source: str, target: str | None = None, *, beams: int = 5, **search: Any
+) -> Alignment:
     """Return the attention of ``translator`` while it writes ``target``, or its own translation.
+
+    ``search`` are further settings of :meth:`Translator.search` for its own translation.
 
     Both sides end in their end tokens.  Raises GenerationError for an empty or too long text, ConfigError for
     a model without attention.
@@ -170,7 +174,7 @@ def align(translator: Translator, source: str, target: str | None = None, *, bea
     if target is not None:
         ids = [*translator.text_tokenizer.encode_ids(target, specials="text"), translator.eos_id]
     else:
-        ids = translator.search([row], beams=beams)[0][0].ids
+        ids = translator.search([row], beams=beams, **search)[0][0].ids
     return alignment_map(
         translator.model,
         row,
