@@ -11,7 +11,7 @@ from pydantic import Field
 
 from wordloom.evaluate.answers import Span
 from wordloom.run.models.heads.question_answering import QuestionAnswerer
-from wordloom.serve.api.computing import Chosen, compute, naming
+from wordloom.serve.api.computing import ChosenModel, compute, naming
 from wordloom.serve.api.fields import Body, Passage, Text
 from wordloom.serve.worker import Job
 
@@ -20,7 +20,7 @@ router = APIRouter()
 _SPANS = 20  # spans that share the probability of an answer, however many are shown
 
 
-class Ask(Body):
+class Question(Body):
     """A question about a text.
 
     With a ``threshold`` the text may hold no answer.  The answer is then empty if "no answer" scores better
@@ -35,13 +35,13 @@ class Ask(Body):
 
 
 @router.post("/answer")
-async def answer(body: Ask, http: HttpRequest) -> Response:
+async def answer(body: Question, http: HttpRequest) -> Response:
     """Return the best answer and the ``top_k`` best spans, with their offsets in the context.
 
     Offsets count characters (code points) from 0; ``end`` is the offset behind the last character.
     """
 
-    def call(chosen: Chosen, _: Job) -> dict[str, Any]:
+    def call(chosen: ChosenModel, _: Job) -> dict[str, Any]:
         model: QuestionAnswerer = chosen.model
         settings: dict[str, Any] = {"n_best": max(body.top_k, _SPANS)}
         if body.threshold is not None:

@@ -17,7 +17,7 @@ from wordloom.run.models.heads.classification import TextClassifier
 from wordloom.run.models.heads.multiple_choice import MultipleChoice
 from wordloom.run.models.heads.regression import TextRegressor
 from wordloom.run.models.heads.token_classification import TokenClassifier
-from wordloom.serve.api.computing import Chosen, as_list, compute, naming
+from wordloom.serve.api.computing import ChosenModel, as_list, compute, naming
 from wordloom.serve.api.fields import Body, Passage, Text
 from wordloom.serve.errors import ApiError
 from wordloom.serve.worker import Job
@@ -85,7 +85,7 @@ def task_of(model: Classifier) -> str:
 async def classify(body: Classify, http: HttpRequest) -> Response:
     """Return the predictions for each text, pair or question, which the model reads alone."""
 
-    def call(chosen: Chosen, job: Job) -> dict[str, Any]:
+    def call(chosen: ChosenModel, job: Job) -> dict[str, Any]:
         model: Classifier = chosen.model
         body.check(model)
         return as_list(body.model, _predicted(model, body, job), task=task_of(model))

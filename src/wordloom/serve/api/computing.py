@@ -21,7 +21,7 @@ from wordloom.serve.worker import Job
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenModel:
     """The model of a request: a loaded model, perhaps with one of its adapters."""
 
     served: Served
@@ -55,7 +55,7 @@ async def compute(
     name: str,
     classes: type[Any] | tuple[type[Any], ...],
     needed: str,
-    call: Callable[[Chosen, Job], dict[str, Any]],
+    call: Callable[[ChosenModel, Job], dict[str, Any]],
 ) -> Response:
     """Return what ``call`` returns for the model called ``name``, as JSON.
 
@@ -66,7 +66,7 @@ async def compute(
     Raises ApiError with status 429 if too many requests wait, and 504 if the answer takes too long.
     """
     async with using(http, name) as found:
-        chosen = Chosen(*found)
+        chosen = ChosenModel(*found)
         if not issubclass(chosen.result, classes):
             raise chosen.unsupported(needed)
         models: Models = http.app.state.models
@@ -74,7 +74,7 @@ async def compute(
         return Response(content, media_type="application/json")
 
 
-async def _in_worker(models: Models, chosen: Chosen, call: Callable[[Chosen, Job], Any]) -> bytes:
+async def _in_worker(models: Models, chosen: ChosenModel, call: Callable[[ChosenModel, Job], Any]) -> bytes:
     served = chosen.served
     job, seconds = Job(), models.limits.seconds
     try:
@@ -133,7 +133,7 @@ def naming(field: str, *, setting: str | None = None) -> Iterator[None]:
         raise ApiError(400, named, param=field, code="invalid_value") from None
 
 
-def numbered(field: str, several: bool, number: int) -> str:
+def item_name(field: str, several: bool, number: int) -> str:
     """Return the name of an item in an error: ``'texts[2]'``."""
     return f"'{field}[{number}]'" if several else f"'{field}'"
 

@@ -17,7 +17,7 @@ from pydantic import Field
 from wordloom.run.models.embedder import Embedder, Pooling, TooLong
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.text_encoder import TextEncoder
-from wordloom.serve.api.computing import Chosen, as_list, compute, naming, numbered
+from wordloom.serve.api.computing import ChosenModel, as_list, compute, item_name, naming
 from wordloom.serve.api.fields import Body, Ids, Passage, Text
 from wordloom.serve.errors import ApiError
 from wordloom.serve.models import Served
@@ -61,7 +61,7 @@ class Embeddings(Body):
         return given if self.several else [given]
 
 
-class Report:
+class EmbeddingReport:
     """Counts of all texts of a request, and the numbers of texts to look at."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Report:
         self.windowed: list[int] = []
 
 
-class ByModel:
+class ModelEmbedder:
     """Embeds texts by an encoder or a language model."""
 
     def __init__(self, model: TextEncoder | LanguageModel, room: int | None) -> None:
@@ -85,12 +85,12 @@ class ByModel:
                 param="dimensions", code="unsupported_parameter",
             )  # fmt: skip
 
-    def embed(self, body: Embeddings, job: Job) -> tuple[list[NDArray[np.float32]], Report]:
+    def embed(self, body: Embeddings, job: Job) -> tuple[list[NDArray[np.float32]], EmbeddingReport]:
         """Return the vectors of each text, which is embedded alone, and counts."""
-        embedder, report = self._embedder(body), Report()
+        embedder, report = self._embedder(body), EmbeddingReport()
         vectors = []
         for number, item in enumerate(job.each(body.items)):
-            place = partial(_place, numbered("input", body.several, number))
+            place = partial(_place, item_name("input", body.several, number))
             with naming("input"):
                 if isinstance(item, str):
                     (vector,), ledger = embedder([item], place=place)
@@ -115,7 +115,7 @@ def _place(name: str, _: int) -> str:
     return name
 
 
-class ByWords:
+class WordEmbedder:
     """Embeds texts by the mean of their words' vectors."""
 
     def __init__(self, served: Served) -> None:
@@ -132,9 +132,9 @@ class ByWords:
                     param=name, code="unsupported_parameter",
                 )  # fmt: skip
 
-    def embed(self, body: Embeddings, job: Job) -> tuple[list[NDArray[np.float32]], Report]:
+    def embed(self, body: Embeddings, job: Job) -> tuple[list[NDArray[np.float32]], EmbeddingReport]:
         """Return the vectors of each text and counts; a text without a known word has the vector 0."""
-        embedder, report = self._embedder(), Report()
+        embedder, report = self._embedder(), EmbeddingReport()
         vectors = []
         for number, text in enumerate(job.each(body.items)):
             assert isinstance(text, str)
@@ -161,7 +161,7 @@ class ByWords:
 async def embeddings(body: Embeddings, http: HttpRequest) -> Response:
     """Embed texts, as OpenAI's API does."""
 
-    def call(chosen: Chosen, job: Job) -> dict[str, Any]:
+    def call(chosen: ChosenModel, job: Job) -> dict[str, Any]:
         embedder = _embedder_of(chosen)
         embedder.check(body)
         vectors, report = embedder.embed(body, job)
@@ -174,11 +174,11 @@ async def embeddings(body: Embeddings, http: HttpRequest) -> Response:
     return await compute(http, body.model, _CLASSES, "an encoder, a language model or word vectors", call)
 
 
-def _embedder_of(chosen: Chosen) -> ByModel | ByWords:
+def _embedder_of(chosen: ChosenModel) -> ModelEmbedder | WordEmbedder:
     served = chosen.served
     if isinstance(served.model, KeyedVectors):
-        return ByWords(served)
-    return ByModel(chosen.model, None if served.engine is None else served.engine.room)
+        return WordEmbedder(served)
+    return ModelEmbedder(chosen.model, None if served.engine is None else served.engine.room)
 
 
 def shortened(vector: NDArray[np.float32], dimensions: int) -> NDArray[np.float32]:

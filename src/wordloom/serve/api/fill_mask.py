@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from wordloom.run.models.text_encoder import TextEncoder
-from wordloom.serve.api.computing import Chosen, as_list, compute, naming
+from wordloom.serve.api.computing import ChosenModel, as_list, compute, naming
 from wordloom.serve.api.fields import Body, Passage, Text
 from wordloom.serve.errors import ApiError
 from wordloom.serve.worker import Job
@@ -35,7 +35,7 @@ async def fill_mask(body: FillMask, http: HttpRequest) -> Response:
     several = body.texts is not None
     texts = body.texts or [body.text or ""]
 
-    def call(chosen: Chosen, job: Job) -> dict[str, Any]:
+    def call(chosen: ChosenModel, job: Job) -> dict[str, Any]:
         encoder: TextEncoder = chosen.model
         data = []
         for number, text in enumerate(job.each(texts)):

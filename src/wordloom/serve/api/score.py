@@ -13,7 +13,7 @@ from pydantic import Field
 from wordloom.generate import score as score_continuations
 from wordloom.generate.text import continuation_ids, prompt_ids
 from wordloom.run.models.language_model import LanguageModel
-from wordloom.serve.api.computing import Chosen, as_list, compute, naming
+from wordloom.serve.api.computing import ChosenModel, as_list, compute, naming
 from wordloom.serve.api.fields import Body, Ids, Passage, PerhapsEmpty, Text
 from wordloom.serve.api.writing import check_room
 from wordloom.serve.errors import ApiError
@@ -56,7 +56,7 @@ async def score(body: Score, http: HttpRequest) -> Response:
     """
     body.check()
 
-    def call(chosen: Chosen, job: Job) -> dict[str, Any]:
+    def call(chosen: ChosenModel, job: Job) -> dict[str, Any]:
         lm: LanguageModel = chosen.model
         engine = chosen.served.engine
         assert engine is not None

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from wordloom.run.models.translator import Translator
 from wordloom.run.tasks.translation.scores import align
-from wordloom.serve.api.computing import Chosen, as_list, compute, naming
+from wordloom.serve.api.computing import ChosenModel, as_list, compute, naming
 from wordloom.serve.api.fields import Body, PerhapsEmpty, Text
 from wordloom.serve.errors import ApiError
 from wordloom.serve.models import Models
@@ -54,7 +54,7 @@ async def translate(body: Translate, http: HttpRequest) -> Response:
     """
     body.check(http.app.state.models)
 
-    def call(chosen: Chosen, job: Job) -> dict[str, Any]:
+    def call(chosen: ChosenModel, job: Job) -> dict[str, Any]:
         translator: Translator = chosen.model
         texts = enumerate(job.each(body.texts))
         return as_list(body.model, [_translated(translator, body, number, text) for number, text in texts])

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from wordloom.errors import WordloomError
-from wordloom.serve.api.computing import Chosen, compute, naming
+from wordloom.serve.api.computing import ChosenModel, compute, naming
 from wordloom.serve.api.fields import Body, Text, Word
 from wordloom.serve.errors import ApiError
 from wordloom.serve.worker import Job
@@ -56,7 +56,7 @@ class Map(Body):
 async def analogy(body: Analogy, http: HttpRequest) -> Response:
     """Return the words nearest to the sum of ``positive`` minus ``negative``."""
 
-    def call(chosen: Chosen, _: Job) -> dict[str, Any]:
+    def call(chosen: ChosenModel, _: Job) -> dict[str, Any]:
         wv = vectors_of(chosen)
         check_words(wv, "positive", body.positive)
         check_words(wv, "negative", body.negative or ())
@@ -75,7 +75,7 @@ async def analogy(body: Analogy, http: HttpRequest) -> Response:
 async def neighbours(body: Neighbours, http: HttpRequest) -> Response:
     """Return the words nearest to a word, by cosine."""
 
-    def call(chosen: Chosen, _: Job) -> dict[str, Any]:
+    def call(chosen: ChosenModel, _: Job) -> dict[str, Any]:
         wv = vectors_of(chosen)
         with naming("word"):
             return _ranked(body.model, wv.most_similar(body.word, topn=body.top_k))
@@ -90,7 +90,7 @@ async def positions(body: Map, http: HttpRequest) -> Response:
     ``group`` is the number of the nearest word that was asked for.
     """
 
-    def call(chosen: Chosen, _: Job) -> dict[str, Any]:
+    def call(chosen: ChosenModel, _: Job) -> dict[str, Any]:
         wv = vectors_of(chosen)
         check_words(wv, "words", body.words)
         with naming("words"):
@@ -114,7 +114,7 @@ def _ranked(model: str, found: Iterable[tuple[str, float]]) -> dict[str, Any]:
     return {"object": "list", "model": model, "data": data}
 
 
-def vectors_of(chosen: Chosen) -> KeyedVectors:
+def vectors_of(chosen: ChosenModel) -> KeyedVectors:
     """Return the word vectors, or those of the model's tokens, which are read once; called by the worker.
 
     Raises ApiError for a model that has neither.
