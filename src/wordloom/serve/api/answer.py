@@ -11,7 +11,7 @@ from pydantic import Field
 
 from wordloom.evaluate.answers import Span
 from wordloom.run.models.heads.question_answering import QuestionAnswerer
-from wordloom.serve.api.computing import ChosenModel, compute, naming
+from wordloom.serve.api.computing import ChosenModel, compute, field_errors
 from wordloom.serve.api.fields import Body, Passage, Text
 from wordloom.serve.worker import Job
 
@@ -46,7 +46,7 @@ async def answer(body: Question, http: HttpRequest) -> Response:
         settings: dict[str, Any] = {"n_best": max(body.top_k, _SPANS)}
         if body.threshold is not None:
             settings |= {"no_answer": True, "threshold": body.threshold}
-        with naming("question"):
+        with field_errors("question"):
             found = model.ask(body.question, body.context, **settings)
         best = next((span for span in found.spans if span.text == found.text), None)
         shown = [

@@ -17,7 +17,7 @@ from wordloom.run.models.heads.classification import TextClassifier
 from wordloom.run.models.heads.multiple_choice import MultipleChoice
 from wordloom.run.models.heads.regression import TextRegressor
 from wordloom.run.models.heads.token_classification import TokenClassifier
-from wordloom.serve.api.computing import ChosenModel, as_list, compute, naming
+from wordloom.serve.api.computing import ChosenModel, as_list, compute, field_errors
 from wordloom.serve.api.fields import Body, Passage, Text
 from wordloom.serve.errors import ApiError
 from wordloom.serve.worker import Job
@@ -58,7 +58,7 @@ class Classify(Body):
         task = task_of(model)
         taken = _TAKES[task]
         if isinstance(model, TextClassifier):
-            with naming("model"):
+            with field_errors("model"):
                 taken = taken[: model.reader.most_texts]
         given = [name for name in ("texts", "pairs", "prompt", "choices") if getattr(self, name) is not None]
         for name in given:
@@ -101,12 +101,12 @@ def _predicted(model: Classifier, body: Classify, job: Job) -> list[dict[str, An
         return [_fasttext(model, text, body.top_k, number) for number, text in texts]
     head: Any = copy.copy(model)
     if head.too_long != body.too_long:
-        with naming("too_long"):
+        with field_errors("too_long"):
             head.too_long = body.too_long
     if isinstance(head, MultipleChoice):
         assert body.prompt is not None
         assert body.choices is not None
-        with naming("choices"):
+        with field_errors("choices"):
             choice = head.ask(body.prompt, body.choices)
         facts = {"choice": choice.number, "text": body.choices[choice.number]}
         return [facts | {"probability": choice.probability, "probabilities": choice.probabilities,
@@ -116,7 +116,7 @@ def _predicted(model: Classifier, body: Classify, job: Job) -> list[dict[str, An
         field, inputs = "pairs", [tuple(pair) for pair in body.pairs]
     found = []
     for number, given in enumerate(job.each(inputs)):
-        with naming(field):
+        with field_errors(field):
             (answer,) = head.predict([given], place=lambda _, number=number: f"'{field}[{number}]'")
         found.append(_facts(head, answer, body.top_k))
     return found
@@ -143,7 +143,7 @@ def _ranked(labels: Sequence[str], probabilities: Sequence[float], top_k: int) -
 
 def _fasttext(model: FastTextClassifier, text: str, top_k: int, number: int) -> dict[str, Any]:
     """Return the labels of a text; none for a text without a known word."""
-    with naming(f"texts[{number}]"):
+    with field_errors(f"texts[{number}]"):
         labels = [{"label": label, "probability": share} for label, share in model.predict(text, top_k)]
     best: dict[str, Any] = labels[0] if labels else {"label": None, "probability": None}
     return {**best, "labels": labels, "truncated": False}

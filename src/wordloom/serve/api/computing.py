@@ -96,7 +96,8 @@ async def _in_worker(models: Models, chosen: ChosenModel, call: Callable[[Chosen
         models.metrics.failed.labels(served.name).inc()
         raise ApiError(500, str(error)) from None
     except ApiError as error:
-        error.message = error.message.replace(str(served.source.folder), f"the model {served.name!r}")
+        for folder in (*served.source.adapters.values(), served.source.folder):
+            error.message = error.message.replace(str(folder), f"the model {served.name!r}")
         raise
     finally:
         job.abandon()
@@ -108,13 +109,12 @@ def _as_json(answer: dict[str, Any]) -> bytes:
         text = json.dumps(answer, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError:
         raise NonFiniteError("the model gives numbers that are not finite; its weights are damaged") from None
-    return text.encode(
-        "utf-8", "backslashreplace"
-    )  # a word of damaged UTF-8 has escapes, as JSON writes them
+    # half of a surrogate pair, in a word of damaged UTF-8, is written as an escape of JSON
+    return text.encode("utf-8", "backslashreplace")
 
 
 @contextmanager
-def naming(field: str, *, setting: str | None = None) -> Iterator[None]:
+def field_errors(field: str, *, setting: str | None = None) -> Iterator[None]:
     """Turn the errors of a mistaken request into ApiErrors that name the field at fault.
 
     A ConfigError names the field ``setting``, if it is given.  An error of the checkpoint, such as a missing

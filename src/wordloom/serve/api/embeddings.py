@@ -17,7 +17,7 @@ from pydantic import Field
 from wordloom.run.models.embedder import Embedder, Pooling, TooLong
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.text_encoder import TextEncoder
-from wordloom.serve.api.computing import ChosenModel, as_list, compute, item_name, naming
+from wordloom.serve.api.computing import ChosenModel, as_list, compute, field_errors, item_name
 from wordloom.serve.api.fields import Body, Ids, Passage, Text
 from wordloom.serve.errors import ApiError
 from wordloom.serve.models import Served
@@ -84,6 +84,7 @@ class ModelEmbedder:
                 400, "'dimensions': the vectors of a language model cannot be shortened; leave it out",
                 param="dimensions", code="unsupported_parameter",
             )  # fmt: skip
+        check_dimensions(body, int(self.model.config.dim))
 
     def embed(self, body: Embeddings, job: Job) -> tuple[list[NDArray[np.float32]], EmbeddingReport]:
         """Return the vectors of each text, which is embedded alone, and counts."""
@@ -91,7 +92,7 @@ class ModelEmbedder:
         vectors = []
         for number, item in enumerate(job.each(body.items)):
             place = partial(_place, item_name("input", body.several, number))
-            with naming("input"):
+            with field_errors("input"):
                 if isinstance(item, str):
                     (vector,), ledger = embedder([item], place=place)
                 else:
@@ -107,7 +108,7 @@ class ModelEmbedder:
     def _embedder(self, body: Embeddings) -> Embedder:
         settings: dict[str, Any] = {"pooling": body.pooling, "normalize": body.normalize, "limit": self.room}
         given = {name: value for name, value in settings.items() if value is not None}
-        with naming("model", setting="pooling"):
+        with field_errors("model", setting="pooling"):
             return self.model.embedder(**given, too_long=body.too_long)
 
 
@@ -131,6 +132,7 @@ class WordEmbedder:
                     400, f"'{name}': word vectors read texts of any length by their mean; leave it out",
                     param=name, code="unsupported_parameter",
                 )  # fmt: skip
+        check_dimensions(body, self.served.model.vector_size)
 
     def embed(self, body: Embeddings, job: Job) -> tuple[list[NDArray[np.float32]], EmbeddingReport]:
         """Return the vectors of each text and counts; a text without a known word has the vector 0."""
@@ -138,7 +140,7 @@ class WordEmbedder:
         vectors = []
         for number, text in enumerate(job.each(body.items)):
             assert isinstance(text, str)
-            with naming("input"):
+            with field_errors("input"):
                 rows, words = embedder.encode_batch([text], bool(body.normalize))
             vectors.append(rows[0])
             report.tokens += words.words
@@ -150,7 +152,7 @@ class WordEmbedder:
         """Return the embedder with the rule of the run, which is kept for later requests."""
         derived = self.served.derived
         if "text_embedder" not in derived:
-            with naming("model"):
+            with field_errors("model"):
                 rule = word_rule(self.served.source.folder) or WordRule()
                 derived["text_embedder"] = TextEmbedder(self.served.model, split=rule)
         embedder: TextEmbedder = derived["text_embedder"]
@@ -181,17 +183,17 @@ def _embedder_of(chosen: ChosenModel) -> ModelEmbedder | WordEmbedder:
     return ModelEmbedder(chosen.model, None if served.engine is None else served.engine.room)
 
 
-def shortened(vector: NDArray[np.float32], dimensions: int) -> NDArray[np.float32]:
-    """Return the first ``dimensions`` components of a vector [D], scaled to length 1.
-
-    Raises ApiError for more dimensions than the vector has.
-    """
-    D = len(vector)
-    if dimensions > D:
+def check_dimensions(body: Embeddings, D: int) -> None:
+    """Raise ApiError if ``body`` asks for more dimensions than vectors [D] have."""
+    if body.dimensions is not None and body.dimensions > D:
         raise ApiError(
-            400, f"'dimensions' is {dimensions:,}, and the vectors of this model have {D:,} components",
+            400, f"'dimensions' is {body.dimensions:,}, and the vectors of this model have {D:,} components",
             param="dimensions", code="invalid_value",
         )  # fmt: skip
+
+
+def shortened(vector: NDArray[np.float32], dimensions: int) -> NDArray[np.float32]:
+    """Return the first ``dimensions`` components of a vector [D], scaled to length 1."""
     first = vector[:dimensions]
     length = np.linalg.norm(first)
     return first / length if length > 0 else first

@@ -31,7 +31,7 @@ Stop = Annotated[Text, Field(min_length=1, max_length=1000)]
 Passage = Annotated[
     str, Field(min_length=1, max_length=MOST_CHARACTERS), AfterValidator(_without_nul_surrogates)
 ]
-PerhapsEmpty = Annotated[str, Field(max_length=MOST_CHARACTERS), AfterValidator(_without_nul_surrogates)]
+MaybeEmptyPassage = Annotated[str, Field(max_length=MOST_CHARACTERS), AfterValidator(_without_nul_surrogates)]
 Word = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_without_nul_surrogates)]
 Ids = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
 

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from wordloom.run.models.text_encoder import TextEncoder
-from wordloom.serve.api.computing import ChosenModel, as_list, compute, naming
+from wordloom.serve.api.computing import ChosenModel, as_list, compute, field_errors
 from wordloom.serve.api.fields import Body, Passage, Text
 from wordloom.serve.errors import ApiError
 from wordloom.serve.worker import Job
@@ -39,7 +39,7 @@ async def fill_mask(body: FillMask, http: HttpRequest) -> Response:
         encoder: TextEncoder = chosen.model
         data = []
         for number, text in enumerate(job.each(texts)):
-            with naming(f"texts[{number}]" if several else "text", setting="top_k"):
+            with field_errors(f"texts[{number}]" if several else "text", setting="top_k"):
                 masks = encoder.fill(text, body.top_k)
             data.append({"text": text, "masks": [[one._asdict() for one in mask] for mask in masks]})
         return as_list(body.model, data)

@@ -13,8 +13,8 @@ from pydantic import Field
 from wordloom.generate import score as score_continuations
 from wordloom.generate.text import continuation_ids, prompt_ids
 from wordloom.run.models.language_model import LanguageModel
-from wordloom.serve.api.computing import ChosenModel, as_list, compute, naming
-from wordloom.serve.api.fields import Body, Ids, Passage, PerhapsEmpty, Text
+from wordloom.serve.api.computing import ChosenModel, as_list, compute, field_errors
+from wordloom.serve.api.fields import Body, Ids, MaybeEmptyPassage, Passage, Text
 from wordloom.serve.api.writing import check_room
 from wordloom.serve.errors import ApiError
 from wordloom.serve.worker import Job
@@ -30,7 +30,7 @@ class Score(Body):
     """A prompt and its continuations: texts, or token ids in both."""
 
     model: Text
-    prompt: PerhapsEmpty | Ids
+    prompt: MaybeEmptyPassage | Ids
     continuations: Continuations | ListsOfIds
 
     @property
@@ -60,14 +60,14 @@ async def score(body: Score, http: HttpRequest) -> Response:
         lm: LanguageModel = chosen.model
         engine = chosen.served.engine
         assert engine is not None
-        with naming("prompt"):
+        with field_errors("prompt"):
             prompt = prompt_ids(lm.text_tokenizer, body.prompt, specials="text")
         _check_ids(prompt, lm, "prompt")
         data, n = [], 0
         for number, continuation in enumerate(job.each(body.items)):
             ids = _ids(lm, body.prompt, continuation, number)
             check_room(len(prompt), len(ids), engine.room, param=f"continuations[{number}]")
-            with naming(f"continuations[{number}]"):
+            with field_errors(f"continuations[{number}]"):
                 (scored,) = score_continuations(lm.model, lm.text_tokenizer, prompt, [ids])
             text = continuation if isinstance(continuation, str) else "".join(scored.tokens)
             data.append({"text": text, "total": scored.total, "token_logprobs": scored.per_token,
@@ -86,7 +86,7 @@ def _ids(
         _check_ids(continuation, lm, f"continuations[{number}]")
         return continuation
     assert isinstance(prompt, str)
-    with naming(f"continuations[{number}]"):
+    with field_errors(f"continuations[{number}]"):
         return continuation_ids(lm.text_tokenizer, prompt, continuation, specials="text")[1]
 
 

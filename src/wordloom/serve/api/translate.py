@@ -11,8 +11,8 @@ from pydantic import Field
 
 from wordloom.run.models.translator import Translator
 from wordloom.run.tasks.translation.scores import align
-from wordloom.serve.api.computing import ChosenModel, as_list, compute, naming
-from wordloom.serve.api.fields import Body, PerhapsEmpty, Text
+from wordloom.serve.api.computing import ChosenModel, as_list, compute, field_errors
+from wordloom.serve.api.fields import Body, MaybeEmptyPassage, Text
 from wordloom.serve.errors import ApiError
 from wordloom.serve.models import Models
 from wordloom.serve.worker import Job
@@ -24,7 +24,7 @@ class Translate(Body):
     """Texts to translate, with the settings of :meth:`~wordloom.run.Translator.translate`."""
 
     model: Text
-    texts: Annotated[list[PerhapsEmpty], Field(min_length=1, max_length=64)]
+    texts: Annotated[list[MaybeEmptyPassage], Field(min_length=1, max_length=64)]
     n_best: int = Field(1, ge=1)
     beams: int = Field(5, ge=1, le=64)
     length_penalty: float = Field(1.0, ge=-100, le=100)
@@ -66,7 +66,7 @@ def _translated(translator: Translator, body: Translate, number: int, text: str)
     search: dict[str, Any] = {
         "beams": body.beams, "length_penalty": body.length_penalty, "max_new_tokens": body.max_new_tokens,
     }  # fmt: skip
-    with naming("texts"):
+    with field_errors("texts"):
         best = next(
             translator.translate(
                 [text],
@@ -84,6 +84,6 @@ def _translated(translator: Translator, body: Translate, number: int, text: str)
 
 def _alignment(translator: Translator, text: str, search: dict[str, Any]) -> dict[str, Any]:
     """Return the tokens of both sides, and the weight [T][S] of each source token for each target token."""
-    with naming("alignment"):
+    with field_errors("alignment"):
         seen = align(translator, text, **search)
     return {"source": seen.source, "target": seen.target, "weights": seen.matrix().tolist()}

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from wordloom.errors import WordloomError
-from wordloom.serve.api.computing import ChosenModel, compute, naming
+from wordloom.serve.api.computing import ChosenModel, compute, field_errors
 from wordloom.serve.api.fields import Body, Text, Word
 from wordloom.serve.errors import ApiError
 from wordloom.serve.worker import Job
@@ -61,7 +61,7 @@ async def analogy(body: Analogy, http: HttpRequest) -> Response:
         check_words(wv, "positive", body.positive)
         check_words(wv, "negative", body.negative or ())
         find = wv.most_similar_cosmul if body.cosmul else wv.most_similar
-        with naming("positive"):
+        with field_errors("positive"):
             if not body.cosmul:
                 signed = [(1.0, body.positive), (-1.0, body.negative or [])]
                 refuse_zero(wv, [Term(word, sign, True) for sign, words in signed for word in words])
@@ -77,7 +77,7 @@ async def neighbours(body: Neighbours, http: HttpRequest) -> Response:
 
     def call(chosen: ChosenModel, _: Job) -> dict[str, Any]:
         wv = vectors_of(chosen)
-        with naming("word"):
+        with field_errors("word"):
             return _ranked(body.model, wv.most_similar(body.word, topn=body.top_k))
 
     return await compute(http, body.model, object, _NEEDED, call)
@@ -93,7 +93,7 @@ async def positions(body: Map, http: HttpRequest) -> Response:
     def call(chosen: ChosenModel, _: Job) -> dict[str, Any]:
         wv = vectors_of(chosen)
         check_words(wv, "words", body.words)
-        with naming("words"):
+        with field_errors("words"):
             made = word_map(wv, body.words, topn=body.neighbours, method=body.method, seed=body.seed)
         rows = zip(made.words, made.points.tolist(), made.groups.tolist(), strict=True)
         asked = set(made.asked)
@@ -142,5 +142,5 @@ def vectors_of(chosen: ChosenModel) -> KeyedVectors:
 def check_words(wv: KeyedVectors, field: str, words: Iterable[str]) -> None:
     """Raise ApiError for a word that has no vector."""
     for number, word in enumerate(words):
-        with naming(f"{field}[{number}]"):
+        with field_errors(f"{field}[{number}]"):
             wv.get_vector(word)

@@ -28,14 +28,16 @@ _STATUS = {"timeout": 504, "invalid": 400, "broken": 503}
 async def using(http: HttpRequest, name: str) -> AsyncIterator[tuple[Served, str | None]]:
     """Give the model called ``name``, which is loaded if needed, and the name of its adapter."""
     models: Models = http.app.state.models
-    served, adapter = models.acquire_loaded(name) or await _loaded(models, name, http.app.state.loader)
+    served, adapter = models.acquire_loaded(name) or await _acquire_in_loader(
+        models, name, http.app.state.loader
+    )
     try:
         yield served, adapter
     finally:
         models.release(served)
 
 
-async def _loaded(models: Models, name: str, loader: Executor) -> tuple[Served, str | None]:
+async def _acquire_in_loader(models: Models, name: str, loader: Executor) -> tuple[Served, str | None]:
     """Return a model that the thread of ``loader`` loads and acquires."""
     loading = asyncio.get_running_loop().run_in_executor(loader, models.acquire, name)
 
