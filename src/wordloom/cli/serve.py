@@ -85,6 +85,7 @@ def command(
         seconds=timeout,
         prefix_bytes=int(prefix_mb * 1e6),
         model_bytes=None if memory_gb is None else int(memory_gb * 1e9),
+        drain_seconds=drain,
         keys=keys,
         hosts=() if no_key else allowed_hosts(host, allowed_host, keys),
     )
@@ -96,7 +97,7 @@ def command(
     models = Models(sources, limits, Metrics(), device=device, dtype=dtype)
     first = [next(iter(sources))]
     serve(
-        models, limits, host=host, port=port, origins=cors_origin, drain_seconds=drain,
+        models, limits, host=host, port=port, origins=cors_origin,
         access_log=log_requests, first=first, say=typer.echo,
     )  # fmt: skip
 

@@ -30,6 +30,7 @@ class Limits:
         seconds: the time of a request.
         prefix_bytes: the bytes of beginnings of texts that are kept.
         model_bytes: the bytes of weights; the model that was used longest ago leaves.
+        drain_seconds: the time of requests that run when the server ends.
         keys: API keys; empty: none is asked for.
         hosts: the names by which the server is called; empty: any.
     """
@@ -43,6 +44,7 @@ class Limits:
     seconds: float = 600.0
     prefix_bytes: int = 1 << 28
     model_bytes: int | None = None
+    drain_seconds: float = 30.0
     keys: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
 

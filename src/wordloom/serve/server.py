@@ -27,14 +27,13 @@ def serve(
     host: str,
     port: int,
     origins: Sequence[str] = (),
-    drain_seconds: int = 30,
     access_log: bool = False,
     first: Sequence[str] = (),
     say: Callable[[str], object] = log.info,
 ) -> None:
     """Listen at ``host`` and ``port`` until SIGTERM or SIGINT; ``say`` is told the address.
 
-    Then no request is accepted, and those that run have ``drain_seconds`` to end.
+    Then no request is accepted, and those that run have ``limits.drain_seconds`` to end.
 
     Raises WordloomError for a host beyond this machine without a key, and for an address that is in use.
     """
@@ -45,7 +44,7 @@ def serve(
         port=port,
         access_log=access_log,
         log_config=_logging(),
-        timeout_graceful_shutdown=drain_seconds,
+        timeout_graceful_shutdown=round(limits.drain_seconds),
         h11_max_incomplete_event_size=1 << 16,
         server_header=False,
         ws="none",

@@ -11,14 +11,13 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter
 from fastapi import Request as HttpRequest
 from pydantic import Field
-from sse_starlette import EventSourceResponse
 
 from wordloom.errors import ChatError
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.tasks.conversing import end_ids, with_system_message
 from wordloom.serve.api.completions import settings_of, usage_of, wants_usage, with_errors
 from wordloom.serve.api.fields import MOST_LOGPROBS, Body, SamplingFields, Text, Unsupported
-from wordloom.serve.api.writing import Writing, until_left, using, write, writer_of
+from wordloom.serve.api.writing import Writing, event_stream, until_left, using, write, writer_of
 from wordloom.serve.engine import Token
 from wordloom.serve.errors import ApiError
 from wordloom.serve.logprobs import WHITESPACE, entry
@@ -112,7 +111,7 @@ async def chat_completions(body: ChatCompletion, http: HttpRequest) -> Any:
     except BaseException:
         await stack.aclose()
         raise
-    return EventSourceResponse(_events(body, writing, stack), ping=15, sep="\n")
+    return event_stream(http, _events(body, writing, stack))
 
 
 def _head(body: ChatCompletion, kind: str) -> dict[str, Any]:

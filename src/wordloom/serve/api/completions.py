@@ -12,14 +12,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter
 from fastapi import Request as HttpRequest
 from pydantic import Field
-from sse_starlette import EventSourceResponse
 
 from wordloom.errors import WordloomError
 from wordloom.generate.prompts import DEFAULT_NEW_TOKENS
 from wordloom.generate.text import prompt_ids
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.serve.api.fields import Ids, SamplingFields, Text
-from wordloom.serve.api.writing import Writing, until_left, using, write, writer_of
+from wordloom.serve.api.writing import Writing, event_stream, until_left, using, write, writer_of
 from wordloom.serve.engine import Token
 from wordloom.serve.errors import ApiError
 from wordloom.serve.logprobs import LogprobsOfCompletion
@@ -89,7 +88,7 @@ async def completions(body: Completion, http: HttpRequest) -> Any:
     except BaseException:
         await stack.aclose()
         raise
-    return EventSourceResponse(_events(body, head, writings, n, stack), ping=15, sep="\n")
+    return event_stream(http, _events(body, head, writings, n, stack))
 
 
 async def _whole(

@@ -12,12 +12,11 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter
 from fastapi import Request as HttpRequest
 from pydantic import Field
-from sse_starlette import EventSourceResponse
 
 from wordloom.serve.api.chat import ChatMessage, chat_prompt
 from wordloom.serve.api.fields import Body, Text
 from wordloom.serve.api.fields import SamplingFields as Fields
-from wordloom.serve.api.writing import Writing, until_left, using, write, writer_of
+from wordloom.serve.api.writing import Writing, event_stream, until_left, using, write, writer_of
 from wordloom.serve.errors import ApiError
 from wordloom.serve.logprobs import WHITESPACE
 from wordloom.text.chat import Message
@@ -103,7 +102,7 @@ async def responses(body: ResponseRequest, http: HttpRequest) -> Any:
     except BaseException:
         await stack.aclose()
         raise
-    return EventSourceResponse(_events(answer, stack), ping=15, sep="\n")
+    return event_stream(http, _events(answer, stack))
 
 
 class _Answer:

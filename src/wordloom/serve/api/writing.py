@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastapi import Request as HttpRequest
+from sse_starlette import EventSourceResponse
 
 from wordloom.errors import GenerationError
 from wordloom.generate.settings import Settings, settings
@@ -177,6 +178,12 @@ def write(
         raise ApiError(400, str(error)) from None
     chosen = chosen._replace(sampling=sampling)
     return Writing(chosen, prompt, lm.tokenizer, stream, events, sampling.samples)
+
+
+def event_stream(http: HttpRequest, events: AsyncIterator[dict[str, str]]) -> EventSourceResponse:
+    """Return an answer of server-sent events, which go on while the server drains."""
+    models: Models = http.app.state.models
+    return EventSourceResponse(events, ping=15, sep="\n", shutdown_grace_period=models.limits.drain_seconds)
 
 
 def check_room(n_prompt: int, wanted: int | None, room: int, *, param: str = "messages") -> None:
