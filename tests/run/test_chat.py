@@ -12,7 +12,7 @@ from wordloom.generate import Sampling, steps
 from wordloom.models import GPT2Config, LlamaConfig, RNNConfig, build
 from wordloom.run.chat import Chat
 from wordloom.text import Tokenizer
-from wordloom.text.chat import SHIPPED, Message, shipped_source
+from wordloom.text.chat import SHIPPED, Message, shipped_source, template_of
 
 TEXT = ["Name the colour of grass. It is green, and the sky is blue.\n\nCount: one two three."] * 4
 
@@ -118,6 +118,28 @@ def test_a_question_that_does_not_fit_leaves_the_last_turn() -> None:
         ChatError, match=r"the question has .* tokens and the context holds 60: shorten the text"
     ):
         chat.ask("count " * 60)
+    with pytest.raises(ChatError, match="shorten the text"):
+        chat.edit("count " * 60)
+    assert chat.messages == before
+    assert chat.dropped == 0
+
+
+def test_messages_that_the_template_refuses_leave_the_chat() -> None:
+    chat = a_chat(random.Random(), "plain", sampling=Sampling(temperature=0, max_new_tokens=5))
+    refusal = "{% if 'bad' in messages | string %}{{ raise_exception('no') }}{% endif %}"
+    chat.tokenizer = chat.tokenizer.with_chat_template(refusal + shipped_source("plain"))
+    chat.template = template_of(chat.tokenizer)
+    chat.system = "Be kind."
+    list(chat.ask("count"))
+    before = chat.messages
+    with pytest.raises(ChatError, match="refuses these messages: no"):
+        chat.system = "bad"
+    for text in ("bad", "good"):  # the first turn, or the second one, is refused
+        turns = [Message("user", text), Message("assistant", ""), Message("user", "bad")]
+        with pytest.raises(ChatError, match="refuses these messages: no"):
+            chat.load([*turns, Message("assistant", "")])
+    assert chat.messages == before
+    assert "".join(chat.retry()) == before[-1].content
 
 
 def test_an_answer_ends_at_a_stop_id() -> None:

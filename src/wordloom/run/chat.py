@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-from wordloom.errors import ChatError
+from wordloom.errors import ChatError, WordloomError
 from wordloom.generate import History, Sampling
 from wordloom.generate.engine import FinishReason, RowOptions
 from wordloom.generate.speculation import NewDrafter
@@ -96,13 +96,16 @@ class Chat:
 
     @property
     def system(self) -> str | None:
-        """The system message; None for none.  After a change, the model reads all turns again."""
+        """The system message; None for none.  After a change, the model reads all turns again.
+
+        Setting it raises ChatError as the template does; the chat then stays as it was.
+        """
         return None if self._system is None else self._system.content
 
     @system.setter
     def system(self, text: str | None) -> None:
-        self._system = Message("system", text) if text else None
-        self._rebuild([(turn.question, turn.answer) for turn in self._turns])
+        message = Message("system", text) if text else None
+        self._rebuild(message, [(turn.question, turn.answer) for turn in self._turns])
 
     @property
     def n_tokens(self) -> int:
@@ -119,7 +122,8 @@ class Chat:
 
         If the iterator is closed early, the answer up to there counts.
 
-        Raises ChatError for a question that leaves no room for an answer, and as the template does.
+        Raises ChatError for a question that leaves no room for an answer, and as the template does; no turn
+        is then dropped.
         """
         message = Message("user", question)
         return self._answer(message, *self._fitting(message))
@@ -144,7 +148,7 @@ class Chat:
             raise ChatError("there is no question to replace; ask something first")
         try:
             return self.ask(question)
-        except ChatError:
+        except WordloomError:
             self._turns.append(last)
             raise
 
@@ -155,7 +159,7 @@ class Chat:
     def load(self, messages: Sequence[Message]) -> None:
         """Continue a chat of ``messages``: perhaps a system message, then questions and answers.
 
-        Raises ChatError for other messages.
+        Raises ChatError for other messages, and as the template does; the chat then stays as it was.
         """
         rest = list(messages)
         system = rest.pop(0) if rest and rest[0].role == "system" else None
@@ -165,17 +169,21 @@ class Chat:
                 "a chat to load has a system message at most, and then questions with an answer each; these "
                 f"are {', '.join(roles) or 'none'}"
             )
-        self._system = system
-        self._rebuild(list(zip(rest[::2], rest[1::2], strict=True)))
+        self._rebuild(system, list(zip(rest[::2], rest[1::2], strict=True)))
 
     # -- ids -------------------------------------------------------------------------------------------
 
-    def _rebuild(self, turns: list[tuple[Message, Message]]) -> None:
-        """Replace all turns by these, which are encoded again."""
-        self._turns = []
+    def _rebuild(self, system: Message | None, turns: Sequence[tuple[Message, Message]]) -> None:
+        """Replace the system message and all turns by these, which are encoded again."""
+        messages = [] if system is None else [system]
+        if system is not None:  # the template may refuse it
+            encode_chat(self.tokenizer, self.template, [system, Message("user", "?")], prompt=True)
+        rebuilt = []
         for question, answer in turns:
-            ids = encode_chat(self.tokenizer, self.template, [*self.messages, question, answer]).ids
-            self._turns.append(_Turn(question, answer, tuple(_until(ids, self.end))))
+            messages += [question, answer]
+            ids = encode_chat(self.tokenizer, self.template, messages).ids
+            rebuilt.append(_Turn(question, answer, tuple(_until(ids, self.end))))
+        self._system, self._turns = system, rebuilt
 
     def _prompt(self, question: Message) -> list[int]:
         """Return the ids of all turns and of ``question``, up to where its answer begins."""
@@ -191,13 +199,21 @@ class Chat:
 
     def _fitting(self, question: Message) -> tuple[list[int], Sampling]:
         """Return the ids of the prompt and the sampling of an answer that fits behind it."""
-        self.dropped = 0
+        self.dropped, turns = 0, self._turns
+        try:
+            return self._fitted(question)
+        except WordloomError:
+            self.dropped, self._turns = 0, turns
+            raise
+
+    def _fitted(self, question: Message) -> tuple[list[int], Sampling]:
+        """Return the result of :meth:`_fitting`; an error leaves the chat without the dropped turns."""
         prompt, room = self._prompt(question), self.room
         if room is None or self.when_full == "slide":
             return prompt, replace(self.sampling, past="slide")
         wanted = min(self.sampling.max_new_tokens or _LEAST, room // 2)
         while self.when_full == "drop" and self._turns and len(prompt) + wanted > room:
-            self._rebuild([(turn.question, turn.answer) for turn in self._turns[1:]])
+            self._rebuild(self._system, [(turn.question, turn.answer) for turn in self._turns[1:]])
             self.dropped += 1
             prompt = self._prompt(question)
         left = room - len(prompt)
