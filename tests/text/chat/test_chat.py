@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+from datetime import datetime
 from importlib import resources
 from pathlib import Path
 
 import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers import AutoTokenizer
 
 from wordloom.errors import ChatError
@@ -66,7 +68,7 @@ def test_text_and_ids_are_those_of_transformers(
     for kind, tokenizer in tokenizers.items():
         tokenizer.save_pretrained(tmp_path / kind)
         theirs = AutoTokenizer.from_pretrained(tmp_path / kind)
-        template = template_of(tokenizer, source)
+        template = template_of(tokenizer, source, now=datetime.now())
         for _ in range(8):
             chat, prompt = random_chat(rng), rng.random() < 0.5
             given = [{"role": message.role, "content": message.content} for message in chat]
@@ -139,6 +141,20 @@ def test_answers_are_found_with_and_without_marks_in_the_template(
         assert not any(prompt.scored)
 
 
+@pytest.mark.parametrize("source", [
+    "{% for m in messages %}{{ m['content'] | upper }}{{ eos_token }} (end of answer)\n{% endfor %}",
+    "{# {% generation %} #}{% for m in messages %}{{ m['content'] }}{{ eos_token }}{% endfor %}",
+    "{% for m in messages %}{%+ generation %}{{ m.content }}{{ eos_token }}{% endgeneration %}{% endfor %}",
+])  # fmt: skip
+def test_the_end_of_an_answer_is_found(source: str, tokenizers: dict[str, Tokenizer]) -> None:
+    tokenizer = tokenizers["bpe"]
+    template = template_of(tokenizer, source)
+    assert end_of_turn(tokenizer, template) == tokenizer.eos_id
+    assert template.has_answers == ("{%+ generation" in source)
+    chat = encode_chat(tokenizer, template, [Message("user", "a"), Message("assistant", "b")])
+    assert any(chat.scored)
+
+
 @pytest.mark.parametrize("name", [*SHIPPED, "qwen2_5", "llama3_training", "gemma"])
 @pytest.mark.parametrize("kind", ["bpe", "byte", "unigram"])
 def test_no_message_can_forge_a_special_token(name: str, kind: str, tokenizers: dict[str, Tokenizer]) -> None:
@@ -194,7 +210,7 @@ def test_a_template_in_the_configuration_of_a_tokenizer(
         path.write_text(json.dumps({**config, "chat_template": form}))
         tokenizer, theirs = Tokenizer.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
         assert tokenizer.chat_template == source
-        template = template_of(tokenizer)
+        template = template_of(tokenizer, now=datetime.now())
         ids = theirs.apply_chat_template(given, add_generation_prompt=True)["input_ids"]
         assert encode_chat(tokenizer, template, chat, prompt=True).ids == ids
     tokenizer.save_pretrained(tmp_path / "again")
@@ -246,6 +262,9 @@ def test_mistakes_are_named(tokenizers: dict[str, Tokenizer]) -> None:
     twice = template_of(tokenizer, "[BOS][BOS]{{ messages[0]['content'] }}")
     with pytest.raises(ChatError, match=r"the chat begins with \[BOS\] twice"):
         encode_chat(tokenizer, twice, [Message("user", "a")])
+    silent = template_of(tokenizer, "{{ eos_token }}")
+    with pytest.raises(ChatError, match="does not write the text of an answer as it is"):
+        end_of_turn(tokenizer, silent)
     changing = template_of(
         tokenizer,
         "{% for m in messages %}{{ m['content'] if loop.last else '...' }}{{ eos_token }}{% endfor %}",
@@ -264,6 +283,49 @@ def test_mistakes_are_named(tokenizers: dict[str, Tokenizer]) -> None:
 def test_templates_run_in_a_sandbox(attack: str) -> None:
     with pytest.raises(ChatError, match=r"unsafe|undefined"):
         ChatTemplate(attack).render([Message("user", "a")])
+
+
+@pytest.mark.parametrize("template", [
+    "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
+    "{% for a in range(9999) recursive %}{{ loop(range(9999)) if loop.depth < 3 }}{% endfor %}",
+    "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "{{ 'x' * 9999999999 }}",
+    "{{ 9999999999 * [0] }}",
+    "{{ 9 ** 999999999 }}",
+    "{{ '%9999999999d' % 1 }}",
+    "{{ '%*d' % (9999999999, 1) }}",
+    "{{ '{:>9999999999}'.format(1) }}",
+    "{{ 'x'.center(9999999999) }}",
+    "{{ 'x' | indent(9999999999, true) }}",
+    "{{ ('x' * 99999).replace('x', 'y' * 99999) }}",
+    "{{ ('x' * 99999) | replace('x', 'y' * 99999) }}",
+    "{{ ('x' * 99999).join(range(99999) | map('string')) }}",
+    "{% set x = 'x' * 9999999 %}{% for a in range(99999) %}{{ x }}{% endfor %}",
+    "{% set n = namespace(x='xx') %}{% for a in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+    "{% set n = namespace(x='xx') %}{% for a in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
+    "{% set n = namespace(x='xx') %}{% for a in range(60) %}{% set n.x = [n.x, n.x] | join %}{% endfor %}",
+    "{% set n = namespace(x='x') %}{% for a in range(60) %}{% set y %}{{ n.x }}{{ n.x }}{% endset %}"
+    "{% set n.x = y %}{% endfor %}",
+])  # fmt: skip
+def test_the_work_of_a_template_has_a_limit(template: str) -> None:
+    with pytest.raises(
+        ChatError, match="does more work than a chat needs; a rendering has at most 1,000,000"
+    ):
+        ChatTemplate(template).render([Message("user", "a")])
+
+
+def test_what_is_counted_stays_as_it_was() -> None:
+    source = (
+        "{{ 'a' ~ 1 ~ none ~ [1] }} {{ 2 ** 10 }} {{ 2 ** 0.5 }} {{ 'ab' * 2 }} {{ [1] + [2] }} {{ 7 % 4 }}"
+        " {{ '%d %s' % (3, 'x') }} {{ 'x %s' % '12345678' }} {{ '{:>3}'.format(1) }} {{ '-'.join('abc') }}"
+        " {{ 'abc' | join('-') }} {{ messages | map(attribute='content') | join(', ') }}"
+        "{% for a in [3, 4] %} {{ loop.index }}{{ loop.length }}{{ loop.last }}{% endfor %}"
+        "{% for a in {'x': 1}.items() if a[1] %} {{ a }}{% endfor %}{{ 'a.b' | replace('.', '') }}"
+        "{% for a in [[1, [2]]] recursive %} {{ a if a is number else loop(a) }}{% endfor %}"
+    )
+    plain = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(source)
+    expected = plain.render(messages=[{"role": "user", "content": "a"}])
+    assert ChatTemplate(source).render([Message("user", "a")]).text == expected
 
 
 def test_marks_never_reach_the_text() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple
 
 from wordloom.errors import ChatError, TokenizerError
 from wordloom.text.chat.message import Message
-from wordloom.text.chat.template import ChatTemplate, Rendered, Span
+from wordloom.text.chat.template import FIXED_DATE, ChatTemplate, Rendered, Span
 from wordloom.text.encoding import Encoding
 from wordloom.text.special import finder
 from wordloom.text.tokenizer import Tokenizer
+
+_ANSWER = "7290418365"  # which no template writes of its own accord, and no filter for letters changes
 
 
 class ChatIds(NamedTuple):
@@ -26,15 +29,19 @@ class ChatIds(NamedTuple):
     scored: list[bool]
 
 
-def template_of(tokenizer: Tokenizer, source: str | None = None) -> ChatTemplate:
+def template_of(
+    tokenizer: Tokenizer, source: str | None = None, *, now: datetime = FIXED_DATE
+) -> ChatTemplate:
     """Return the chat template ``source``, or the tokenizer's own, with its special tokens as variables.
+
+    ``now`` is the time for templates that write a date.
 
     Raises ChatError if there is none.
     """
     source = tokenizer.chat_template if source is None else source
     if source is None:
         raise ChatError("the tokenizer has no chat template: this model was not trained to chat")
-    return ChatTemplate(source, tokenizer.special_names())
+    return ChatTemplate(source, tokenizer.special_names(), now=now)
 
 
 def encode_chat(
@@ -90,12 +97,12 @@ def end_of_turn(tokenizer: Tokenizer, template: ChatTemplate) -> int:
 
     Raises ChatError for a template that ends answers without a special token: a model could not stop.
     """
-    messages, names = [Message("user", "question"), Message("assistant", "answer")], _names(tokenizer)
-    text = template.render(messages).text
-    behind = text[text.rindex("answer") :] if "answer" in text else ""
-    name = next(
-        (behind[first:last] for first, last, special in _stretches(behind, (), names) if special), None
-    )
+    text = template.render([Message("user", "?"), Message("assistant", _ANSWER)]).text
+    if _ANSWER not in text:
+        raise ChatError("the chat template does not write the text of an answer as it is; correct it")
+    behind = text[text.rindex(_ANSWER) + len(_ANSWER) :]
+    stretches = _stretches(behind, (), _names(tokenizer))
+    name = next((behind[first:last] for first, last, special in stretches if special), None)
     index = None if name is None else tokenizer.token_to_id(name)
     if index is None:
         raise ChatError(

@@ -6,21 +6,17 @@ not become one.  The renderer therefore marks such spellings, and finds them aga
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
 from importlib import resources
 from typing import Any, NamedTuple
 
 from jinja2 import TemplateError, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from wordloom.errors import ChatError, did_you_mean
 from wordloom.text.chat.message import Message
+from wordloom.text.chat.sandbox import Generation, Sandbox
 
 Span = tuple[int, int]
 
@@ -31,6 +27,9 @@ SHIPPED: dict[str, tuple[str, ...]] = {
     "llama2": (),
     "plain": (),
 }
+
+#: The date of templates that write one, in training and in evaluation.  Llama 3.1 has it as its default.
+FIXED_DATE = datetime(2024, 7, 26)
 
 # Unicode's noncharacters, which no text interchanges: four of them mark places in a rendered text.
 _NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
@@ -50,22 +49,6 @@ class Rendered(NamedTuple):
     spelled: list[Span]
 
 
-class _Generation(Extension):
-    """``{% generation %}`` ... ``{% endgeneration %}``: puts the block between two marks, if any are set."""
-
-    tags = {"generation"}  # noqa: RUF012 - jinja2 reads a set of the class
-    marks = ("", "")
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
-
-    def _marked(self, caller: Callable[[], str]) -> str:
-        first, last = self.marks
-        return f"{first}{caller()}{last}"
-
-
 class ChatTemplate:
     """A chat template.
 
@@ -76,19 +59,24 @@ class ChatTemplate:
         reads_input: whether the template has a place for :attr:`Message.input`.
     """
 
-    def __init__(self, source: str, variables: Mapping[str, Any] | None = None) -> None:
-        """Compile the template; raises ChatError for a syntax error."""
+    def __init__(
+        self, source: str, variables: Mapping[str, Any] | None = None, *, now: datetime = FIXED_DATE
+    ) -> None:
+        """Compile the template; raises ChatError for a syntax error.
+
+        ``now`` is the time that the template's ``strftime_now`` writes.
+        """
         self.source = source
         self.variables = dict(variables or {})
-        self._environment = _environment()
+        self._sandbox = Sandbox(now)
         try:
-            tree = self._environment.parse(source)
-            self._template = self._environment.from_string(source)
+            tree = self._sandbox.parse(source)
+            self.has_answers = Generation.occurs_in(tree)
+            self._template = self._sandbox.compiled(tree)
         except TemplateError as error:
             line = getattr(error, "lineno", None)
             place = "" if line is None else f" in line {line}"
             raise ChatError(f"the chat template has an error{place}: {error}; correct it") from None
-        self.has_answers = re.search(r"\{%[-+]?\s*generation\s*[-+]?%\}", source) is not None
         keys = [key.arg for key in tree.find_all(nodes.Getitem)]
         names = {key.value for key in keys if isinstance(key, nodes.Const)}
         self.reads_input = "input" in names | {each.attr for each in tree.find_all(nodes.Getattr)}
@@ -118,22 +106,21 @@ class ChatTemplate:
             return text if spelled is None else spelled.sub(rf"{marks[2]}\g<0>{marks[3]}", text)
 
         given = [self._as_dict(message, marked) for message in messages]
-        self._generation.marks = (marks[0], marks[1])
+        self._sandbox.begin()
+        self._sandbox.generation.marks = (marks[0], marks[1])
         try:
             text = self._template.render(messages=given, add_generation_prompt=prompt, **self.variables)
+        except ChatError:
+            raise
         except TemplateError as error:
             reason = " ".join(str(error).split())
             raise ChatError(f"the chat template refuses these messages: {reason}") from None
         except Exception as error:
-            raise ChatError(f"the chat template fails on these messages: {error}") from error
+            reason = str(error) or type(error).__name__
+            raise ChatError(f"the chat template fails on these messages: {reason}") from error
         finally:
-            self._generation.marks = ("", "")
+            self._sandbox.generation.marks = ("", "")
         return _unmarked(text, marks)
-
-    @cached_property
-    def _generation(self) -> _Generation:
-        found = next(each for each in self._environment.iter_extensions() if isinstance(each, _Generation))
-        return found
 
     def _as_dict(self, message: Message, marked: Callable[[str], str]) -> dict[str, str]:
         content = marked(message.content)
@@ -179,28 +166,3 @@ def _unmarked(text: str, marks: Sequence[str]) -> Rendered:
             parts.append(part)
             length += len(part)
     return Rendered("".join(parts), answers, [span for span in spelled if span[0] < span[1]])
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    """Return the environment of transformers: its whitespace rules, extensions, filters and functions."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-
-    def tojson(
-        value: Any,
-        ensure_ascii: bool = False,
-        indent: int | None = None,
-        separators: tuple[str, str] | None = None,
-        sort_keys: bool = False,
-    ) -> str:
-        settings: dict[str, Any] = {"indent": indent, "separators": separators, "sort_keys": sort_keys}
-        return json.dumps(value, ensure_ascii=ensure_ascii, **settings)
-
-    def raise_exception(message: str) -> None:
-        raise TemplateError(message)
-
-    environment.filters["tojson"] = tojson
-    environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment
