@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -194,6 +195,15 @@ def test_a_full_context_does_what_was_chosen(when_full: Any) -> None:
         "the context holds 64: undo turns, clear the chat, or start it with --when-full drop" in said
     ) == (when_full == "stop")
     assert (dropped > 0) == (when_full == "drop")
+
+
+def test_the_date_is_todays() -> None:
+    chat = a_chat(random.Random(), "plain")
+    dated = "{{ strftime_now('%d %b %Y') }}" + shipped_source("plain")
+    chat = Chat(chat.model, chat.tokenizer.with_chat_template(dated))
+    text = chat.tokenizer.decode(chat._prompt(Message("user", "count")))
+    assert text.startswith(f"{datetime.now():%d %b %Y}")
+    assert template_of(chat.tokenizer).render([Message("user", "count")]).text.startswith("26 Jul 2024")
 
 
 def test_a_model_without_a_template_cannot_chat() -> None:

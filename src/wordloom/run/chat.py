@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from wordloom.errors import ChatError, WordloomError
@@ -81,7 +82,7 @@ class Chat:
 
     def __post_init__(self) -> None:
         """Raise ChatError for a tokenizer without a template, and for one whose answers have no end."""
-        self.template: ChatTemplate = template_of(self.tokenizer)
+        self.template: ChatTemplate = template_of(self.tokenizer, now=datetime.now())
         self.end = end_of_turn(self.tokenizer, self.template)
         self._history = History(self.model, speculate=self.speculate)
         self._system: Message | None = None

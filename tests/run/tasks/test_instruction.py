@@ -25,7 +25,7 @@ from wordloom.models import GPT2Config, LlamaConfig, RNNConfig, build
 from wordloom.run import train
 from wordloom.run.checkpoint.kinds import next_command
 from wordloom.text import Tokenizer
-from wordloom.text.chat import Message, encode_chat, end_of_turn, template_of
+from wordloom.text.chat import Message, encode_chat, end_of_turn, shipped_source, template_of
 from wordloom.weights import load_model, save_model
 
 RECORDS = [
@@ -254,6 +254,16 @@ def test_a_tokenizer_without_eos_needs_a_template_with_its_own_end(tmp_path: Pat
     ):
         train(recipe, out=tmp_path / "run", start_from=tmp_path / "body")
     train(recipe, ["data.template=chatml"], out=tmp_path / "run", start_from=tmp_path / "body")
+
+
+def test_a_template_with_a_date_gives_the_same_run_on_every_day(tmp_path: Path) -> None:
+    recipe, file = recipe_in(tmp_path), tmp_path / "dated.jinja"
+    file.write_text("{{ strftime_now('%d %b %Y') }}" + shipped_source("plain"))
+    done = train(recipe, [f"data.template={file}"], out=tmp_path / "run", start_from=tmp_path / "body")
+    assert "|date:2024-07-26|" in (done.folder / "metrics.jsonl").read_text()
+    tokenizer = Tokenizer.from_pretrained(done.folder)
+    text = template_of(tokenizer).render([Message("user", "Count.")]).text
+    assert text.startswith("26 Jul 2024")
 
 
 def test_a_template_that_refuses_a_record_names_it(tmp_path: Path) -> None:

@@ -41,7 +41,12 @@ from wordloom.recipe.data import ChatData, InstructionData, PreferenceData
 from wordloom.run.answers import answers
 from wordloom.run.checkpoint.loaders import Request
 from wordloom.run.models.language_model import LanguageModel
-from wordloom.run.tasks.conversing import end_ids, with_system_message, with_template
+from wordloom.run.tasks.conversing import (
+    end_ids,
+    template_signature,
+    with_system_message,
+    with_template,
+)
 from wordloom.run.tasks.instruction import conversations_of
 from wordloom.run.tasks.preference import preferences_of
 from wordloom.text import Tokenizer
@@ -88,7 +93,7 @@ class _Speaker(NamedTuple):
         return {
             **settings,
             "tok": tokenizer_name(self.tokenizer),
-            "template": str(RowDigest([self.template.source])),
+            **template_signature(self.template),
             "dtype": dtype_name(self.lm.model),
         }
 

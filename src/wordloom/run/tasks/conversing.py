@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from wordloom.data.ledgers import RowDigest
 from wordloom.errors import ChatError
 from wordloom.models import body_config, family_of
 from wordloom.progress import TrainingProgress
@@ -22,7 +23,7 @@ from wordloom.run.tasks.building import (
     with_recipe_attention,
 )
 from wordloom.text import Tokenizer
-from wordloom.text.chat import SHIPPED, Message, shipped_source
+from wordloom.text.chat import SHIPPED, ChatTemplate, Message, shipped_source
 from wordloom.weights import load_config
 
 _DEFAULT = "plain"  # the template of a tokenizer that has none
@@ -76,6 +77,14 @@ def _template_file(name: str) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ChatError(f"the chat template {name!r} cannot be read as UTF-8: {error}") from None
+
+
+def template_signature(template: ChatTemplate) -> dict[str, object]:
+    """Return a hash of the template, and the date that it writes if any, for the signature of a score."""
+    found: dict[str, object] = {"template": str(RowDigest([template.source]))}
+    if "strftime_now" in template.source:
+        found["date"] = f"{template.now:%Y-%m-%d}"
+    return found
 
 
 def question_text(messages: Iterable[Message]) -> str:

@@ -32,6 +32,7 @@ from wordloom.run.tasks.conversing import (
     chat_tokenizer,
     end_ids,
     question_text,
+    template_signature,
     with_system_message,
 )
 from wordloom.run.tasks.task import Task, mean_loss
@@ -187,7 +188,7 @@ def _signature(
         "data": validation.fingerprint[:8],
         "text": validation.ledger.text,
         "tok": tokenizer_name(tokenizer),
-        "template": str(RowDigest([template.source])),
+        **template_signature(template),
         "max": recipe.train.seq_len,
         "too_long": recipe.data_as(InstructionData).too_long,
         "scored": "answers",

@@ -38,6 +38,7 @@ from wordloom.run.tasks.conversing import (
     chat_tokenizer,
     end_ids,
     question_text,
+    template_signature,
     with_system_message,
 )
 from wordloom.run.tasks.task import Task
@@ -243,7 +244,7 @@ def _signature(
         "data": validation.batches.fingerprint[:8],
         "text": validation.ledger.text,
         "tok": tokenizer_name(tokenizer),
-        "template": str(RowDigest([template.source])),
+        **template_signature(template),
         "beta": recipe.train.beta,
         "max": recipe.train.seq_len,
     }

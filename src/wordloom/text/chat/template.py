@@ -55,6 +55,7 @@ class ChatTemplate:
     Attributes:
         source: the Jinja source.
         variables: further variables of the template, such as ``bos_token``.
+        now: the time that the template's ``strftime_now`` writes.
         has_answers: whether the template has ``{% generation %}`` blocks.
         reads_input: whether the template has a place for :attr:`Message.input`.
     """
@@ -62,12 +63,10 @@ class ChatTemplate:
     def __init__(
         self, source: str, variables: Mapping[str, Any] | None = None, *, now: datetime = FIXED_DATE
     ) -> None:
-        """Compile the template; raises ChatError for a syntax error.
-
-        ``now`` is the time that the template's ``strftime_now`` writes.
-        """
+        """Compile the template; raises ChatError for a syntax error."""
         self.source = source
         self.variables = dict(variables or {})
+        self.now = now
         self._sandbox = Sandbox(now)
         try:
             tree = self._sandbox.parse(source)
