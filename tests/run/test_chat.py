@@ -141,6 +141,11 @@ def test_messages_that_the_template_refuses_leave_the_chat() -> None:
             chat.load([*turns, Message("assistant", "")])
     assert chat.messages == before
     assert "".join(chat.retry()) == before[-1].content
+    silent = "{% for m in messages if m.role != 'system' %}{{ m.content + eos_token }}{% endfor %}"
+    chat = Chat(chat.model, chat.tokenizer.with_chat_template(silent))
+    with pytest.raises(ChatError, match="ignores the system message"):
+        chat.system = "Be kind."
+    assert chat.system is None
 
 
 def test_an_answer_ends_at_a_stop_id() -> None:

@@ -265,6 +265,16 @@ def test_mistakes_are_named(tokenizers: dict[str, Tokenizer]) -> None:
     silent = template_of(tokenizer, "{{ eos_token }}")
     with pytest.raises(ChatError, match="does not write the text of an answer as it is"):
         end_of_turn(tokenizer, silent)
+    asked = [Message("system", "Be."), Message("user", "a")]
+    users = template_of(
+        tokenizer, "{% for m in messages if m.role == 'user' %}{{ m['content'] + eos_token }}{% endfor %}"
+    )
+    for chat, prompt in ((asked, True), ([*asked, Message("assistant", "b")], False)):
+        with pytest.raises(
+            ChatError, match=r"the place: the chat template ignores the system message; leave"
+        ):
+            encode_chat(tokenizer, users, chat, prompt=prompt, place="the place")
+    assert encode_chat(tokenizer, users, asked[1:], prompt=True).ids
     changing = template_of(
         tokenizer,
         "{% for m in messages %}{{ m['content'] if loop.last else '...' }}{{ eos_token }}{% endfor %}",

@@ -14,7 +14,7 @@ from wordloom.text.encoding import Encoding
 from wordloom.text.special import finder
 from wordloom.text.tokenizer import Tokenizer
 
-_ANSWER = "7290418365"  # which no template writes of its own accord, and no filter for letters changes
+_MARK = "7290418365"  # which no template writes of its own accord, and no filter for letters changes
 
 
 class ChatIds(NamedTuple):
@@ -60,8 +60,8 @@ def encode_chat(
 
     ``prompt`` adds the beginning of an answer, and nothing is scored.  ``place`` stands in errors.
 
-    Raises ChatError for a template that refuses the messages, whose answers cannot be found, or that begins
-    with two bos tokens.
+    Raises ChatError for a template that refuses the messages, that ignores their system message, whose
+    answers cannot be found, or that begins with two bos tokens.
     """
     try:
         return _encode_chat(tokenizer, template, messages, prompt)
@@ -74,6 +74,7 @@ def _encode_chat(
 ) -> ChatIds:
     names = _names(tokenizer)
     rendered = template.render(messages, prompt=prompt, specials=names)
+    _check_system_message(template, messages, rendered.text, prompt=prompt)
     answers = [] if prompt else rendered.answers
     if not prompt and not template.has_answers:
         answers = _found_answers(template, messages, rendered, names)
@@ -92,15 +93,30 @@ def _encode_chat(
     return ChatIds(ids, scored)
 
 
+def _check_system_message(
+    template: ChatTemplate, messages: Sequence[Message], text: str, *, prompt: bool
+) -> None:
+    """Raise ChatError if ``messages`` have the same ``text`` with another system message."""
+    first, *rest = messages
+    if first.role != "system" or not first.content:
+        return
+    other = first._replace(content=f"{first.content} {_MARK}")
+    if template.render([other, *rest], prompt=prompt).text == text:
+        raise ChatError(
+            "the chat template ignores the system message; leave the message out (data.system, --system), or "
+            "take another template"
+        )
+
+
 def end_of_turn(tokenizer: Tokenizer, template: ChatTemplate) -> int:
     """Return the id that ends an answer: the first special token behind it.
 
     Raises ChatError for a template that ends answers without a special token: a model could not stop.
     """
-    text = template.render([Message("user", "?"), Message("assistant", _ANSWER)]).text
-    if _ANSWER not in text:
+    text = template.render([Message("user", "?"), Message("assistant", _MARK)]).text
+    if _MARK not in text:
         raise ChatError("the chat template does not write the text of an answer as it is; correct it")
-    behind = text[text.rindex(_ANSWER) + len(_ANSWER) :]
+    behind = text[text.rindex(_MARK) + len(_MARK) :]
     stretches = _stretches(behind, (), _names(tokenizer))
     name = next((behind[first:last] for first, last, special in stretches if special), None)
     index = None if name is None else tokenizer.token_to_id(name)
