@@ -184,6 +184,23 @@ def test_the_log_counts_what_is_scored_and_left_out(
     assert next_command(tmp_path / "run") == f"wordloom chat {tmp_path / 'run'}"
 
 
+def test_a_sample_has_the_system_message_of_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, prompts = recipe_in(tmp_path), list[list[int]]()
+
+    def answer(model: Any, tokenizer: Tokenizer, ids: list[list[int]], *rest: Any, **settings: Any) -> Any:
+        prompts.extend(ids)
+        return complete(model, tokenizer, ids, *rest, **settings)
+
+    monkeypatch.setattr("wordloom.run.tasks.instruction.complete", answer)
+    settings = ["train.sample_every=3", "train.sample_prompt=Count.", "data.system=Be kind."]
+    done = train(recipe, settings, out=tmp_path / "run", start_from=tmp_path / "body")
+    text = Tokenizer.from_pretrained(done.folder).decode(prompts[0])
+    assert "Be kind." in text
+    assert "Count." in text
+
+
 def test_a_base_that_is_not_there_is_named(tmp_path: Path) -> None:
     recipe = recipe_in(tmp_path)
     with pytest.raises(

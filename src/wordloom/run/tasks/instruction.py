@@ -202,7 +202,8 @@ def _sampler(
     s = recipe.train
     messages = rows[0].messages[:-1]
     if "sample_prompt" in s.model_fields_set:
-        messages = (Message("user", s.sample_prompt),)
+        system = recipe.data_as(InstructionData).system
+        messages = with_system_message((Message("user", s.sample_prompt),), system)
     ids = encode_chat(tokenizer, template, messages, prompt=True).ids
     sampling = Sampling(max_new_tokens=s.sample_tokens, seed=recipe.seed, past="slide")
 
