@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wordloom.errors import TokenizerError
+from wordloom.errors import ChatError, TokenizerError
 from wordloom.text import definition as tokenizer_json
 from wordloom.text import special
 from wordloom.text.arguments import ArgumentTypeError, check_id, check_ids, describe
@@ -46,7 +46,6 @@ class Tokenizer:
         lossless: True if ``decode(encode(text)) == text`` for every text, with special tokens in it taken
             as text.  The exception is U+2581, which a SentencePiece tokenizer (``llama``) reads as a space.
         fingerprint: SHA-256 (hex) of everything that affects ids.
-        chat_template: the Jinja template that came with the tokenizer, or None.
         training_report: the corpus and the result of :meth:`train`; None for a tokenizer that was loaded.
     """
 
@@ -55,7 +54,7 @@ class Tokenizer:
         definition: Mapping[str, Any],
         config: Mapping[str, Any] | None = None,
         *,
-        chat_template: str | None = None,
+        chat_template: str | ChatError | None = None,
         training_report: TrainingReport | None = None,
     ) -> None:
         """Build the tokenizer from the parsed ``tokenizer.json`` and ``tokenizer_config.json``."""
@@ -64,7 +63,7 @@ class Tokenizer:
         if definition["model"].get("dropout"):  # without it, equal texts get equal ids
             self._definition["model"] = {**definition["model"], "dropout": None}
         self._config = dict(config or {})
-        self.chat_template = chat_template
+        self._chat_template = chat_template
         self.training_report = training_report
 
         names = {role: special.token_name(self._config.get(f"{role}_token")) for role in special.ROLES}
@@ -176,7 +175,7 @@ class Tokenizer:
             index = getattr(self, f"{role}_id")
             if index is not None and not config.get(f"{role}_token"):
                 config[f"{role}_token"] = self._tokens[index]
-        write_tokenizer(Path(folder), self._definition, config, self.chat_template)
+        write_tokenizer(Path(folder), self._definition, config, self._chat_template)
 
     # Text to ids
 
@@ -216,6 +215,16 @@ class Tokenizer:
         if self.bos_id is not None and self.adds_bos and ids[:1] != [self.bos_id]:
             return [self.bos_id, *ids]
         return ids
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja template that came with the tokenizer, or None.
+
+        Raises ChatError if the folder has something else in its place.
+        """
+        if isinstance(self._chat_template, ChatError):
+            raise self._chat_template
+        return self._chat_template
 
     @property
     def adds_bos(self) -> bool:
@@ -378,7 +387,7 @@ class Tokenizer:
         Raises TokenizerError if one of them is an ordinary token of the vocabulary.
         """
         tokenizer = self._with_special_tokens(tokens)
-        tokenizer.chat_template = source
+        tokenizer._chat_template = source
         return tokenizer
 
     def _with_special_tokens(self, names: Sequence[str]) -> Tokenizer:
@@ -391,7 +400,7 @@ class Tokenizer:
     def _changed(self, config: Mapping[str, Any], **parts: Any) -> Tokenizer:
         """Return a tokenizer with another configuration and other ``parts`` of the definition."""
         definition, report = {**self._definition, **parts}, self.training_report
-        return Tokenizer(definition, config, chat_template=self.chat_template, training_report=report)
+        return Tokenizer(definition, config, chat_template=self._chat_template, training_report=report)
 
     def continuations(self) -> npt.NDArray[np.bool_]:
         """Return for each id, [vocab_size], whether it continues the word of the token before it."""

@@ -218,9 +218,43 @@ def test_a_template_in_the_configuration_of_a_tokenizer(
     (tmp_path / "chat_template.jinja").write_text("{{ 2 }}")
     for reader in (Tokenizer, AutoTokenizer):
         assert reader.from_pretrained(tmp_path).chat_template == "{{ 2 }}"
-    path.write_text(json.dumps({**config, "chat_template": several[:1]}))
-    (tmp_path / "chat_template.jinja").unlink()
-    assert Tokenizer.from_pretrained(tmp_path).chat_template is None
+
+
+def test_of_two_default_templates_the_last_is_taken(tokenizers: dict[str, Tokenizer], tmp_path: Path) -> None:
+    tokenizers["bpe"].save_pretrained(tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    config, several = json.loads(path.read_text()), [{"name": "default", "template": text} for text in "ab"]
+    for form in (several, {"default": "b", "tools": "a"}):
+        path.write_text(json.dumps({**config, "chat_template": form}))
+        theirs = AutoTokenizer.from_pretrained(tmp_path)
+        assert theirs.apply_chat_template([{"role": "user", "content": "x"}], tokenize=False) == "b"
+        assert Tokenizer.from_pretrained(tmp_path).chat_template == "b"
+
+
+@pytest.mark.parametrize(("found", "says"), [
+    ([{"name": "tools", "template": "a"}], "no template of the name 'default'; the names there are: 'tools'"),
+    ([], "no template of the name 'default'; the names there are: none"),
+    ({"tools": "a"}, "no template of the name 'default'; the names there are: 'tools'"),
+    ([3], "a list whose items are not objects of a name and a template; correct it"),
+    ([{"name": "default"}], "a list whose items are not objects of a name and a template"),
+    ([{"name": "default", "template": None}], "null, not a text; give it a Jinja template"),
+    (3, "3, not a text; give it a Jinja template"),
+    ("", "an empty text; give it a Jinja template"),
+])  # fmt: skip
+def test_what_is_no_template_is_named_when_a_chat_needs_one(
+    found: object, says: str, tokenizers: dict[str, Tokenizer], tmp_path: Path
+) -> None:
+    tokenizers["bpe"].save_pretrained(tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": found}))
+    tokenizer = Tokenizer.from_pretrained(tmp_path)
+    assert tokenizer.decode(tokenizer.encode("Hello").ids) == "Hello"
+    tokenizer.save_pretrained(tmp_path / "again")
+    with pytest.raises(ChatError) as caught:
+        template_of(tokenizer)
+    assert str(caught.value).startswith(f"'{path}': chat_template holds {says}")
+    assert template_of(tokenizer, "{{ 1 }}")
+    assert tokenizer.with_chat_template("{{ 2 }}").chat_template == "{{ 2 }}"
 
 
 def test_the_published_alpaca_prompt() -> None:

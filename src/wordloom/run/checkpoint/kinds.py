@@ -137,7 +137,7 @@ def _answers(checkpoint: Checkpoint) -> bool:
 
 def _try_language_model(folder: str, checkpoint: Checkpoint) -> str:
     data = None if checkpoint.recipe is None else checkpoint.recipe.data
-    if _answers(checkpoint) or read_chat_template(checkpoint.folder) is not None:
+    if _answers(checkpoint) or isinstance(read_chat_template(checkpoint.folder), str):
         return f"chat {folder}"
     if isinstance(data, CausalData) and data.label_prefix:
         return f'generate {folder} --prompt "<LABEL>" --specials interpret'

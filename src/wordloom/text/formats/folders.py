@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from wordloom.errors import TokenizerError
+from wordloom.errors import ChatError, TokenizerError
 from wordloom.files import write_text
 from wordloom.text.definition import Definition, bert_template, bytes_to_characters
 from wordloom.text.encoding import build
@@ -18,7 +18,8 @@ _BPE_FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 _MODEL_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
 _EXPECTED = "tokenizer.json, vocab.json + merges.txt, encoder.json + vocab.bpe, tokenizer.model or vocab.txt"
 
-Read = tuple[Definition, dict[str, Any], str | None]  # definition, tokenizer_config, chat template
+# definition, tokenizer_config, and the chat template, or the error for one that is no text
+Read = tuple[Definition, dict[str, Any], str | ChatError | None]
 
 
 def read_tokenizer(path: Path) -> Read:
@@ -92,18 +93,35 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def read_chat_template(folder: Path) -> str | None:
+def read_chat_template(folder: Path) -> str | ChatError | None:
     """Return the chat template of ``chat_template.jinja``, else that of ``tokenizer_config.json``, if any.
 
-    The configuration has it as a text, or as the default of several with names.
+    The configuration has it as a text, or as the default of several with names: a list of objects, or an
+    object.  Anything else gives an error, to be raised where the template is needed.
     """
-    if (folder / "chat_template.jinja").is_file():
-        return _text(folder / "chat_template.jinja")
-    found = _read_config(folder).get("chat_template")
+    path, name = folder / "chat_template.jinja", ""
+    found: Any = _text(path) if path.is_file() else None
+    if found is None:
+        path, name = folder / "tokenizer_config.json", "chat_template "
+        found = _read_config(folder).get("chat_template")
+    holds = f"'{path}': {name}holds"
     if isinstance(found, list):
-        named = (entry for entry in found if isinstance(entry, dict) and entry.get("name") == "default")
-        found = next((entry.get("template") for entry in named), None)
-    return found if isinstance(found, str) else None
+        if not all(isinstance(entry, dict) and {"name", "template"} <= entry.keys() for entry in found):
+            return ChatError(
+                f"{holds} a list whose items are not objects of a name and a template; correct it"
+            )
+        found = {str(entry["name"]): entry["template"] for entry in found}  # the last of equal names
+    if isinstance(found, dict):
+        if "default" not in found:
+            names = ", ".join(map(repr, found)) or "none"
+            return ChatError(f"{holds} no template of the name 'default'; the names there are: {names}")
+        found = found["default"]
+    elif found is None:
+        return None
+    if isinstance(found, str) and found.strip():
+        return found
+    what = "an empty text" if isinstance(found, str) else f"{json.dumps(found)[:40]}, not a text"
+    return ChatError(f"{holds} {what}; give it a Jinja template")
 
 
 def _read_bpe(vocabulary_file: Path, merges_file: Path) -> tuple[Definition, dict[str, Any]]:
@@ -198,7 +216,7 @@ def _wordpiece_definition(
 
 
 def write_tokenizer(
-    folder: Path, definition: dict[str, Any], config: dict[str, Any], chat_template: str | None
+    folder: Path, definition: dict[str, Any], config: dict[str, Any], chat_template: str | ChatError | None
 ) -> None:
     """Write ``tokenizer.json``, ``tokenizer_config.json`` and, if there is one, ``chat_template.jinja``.
 
@@ -208,7 +226,7 @@ def write_tokenizer(
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "tokenizer.json", json.dumps(definition, ensure_ascii=False, indent=1))
         write_text(folder / "tokenizer_config.json", json.dumps(config, ensure_ascii=False, indent=2) + "\n")
-        if chat_template is not None:
+        if isinstance(chat_template, str):
             write_text(folder / "chat_template.jinja", chat_template)
     except OSError as error:
         raise TokenizerError(
