@@ -69,6 +69,27 @@ def test_json_has_one_object_for_each_turn(assistant: Path) -> None:
     wrong = chat(assistant, "--json", said="Count.\n")
     assert wrong.returncode == 2
     assert "with --json it is" in wrong.stderr
+    for line, says in (
+        (
+            '{"content": "Count.", "role": "user", "seed": null}',
+            "a line of --json has 'role' beside 'content'",
+        ),
+        (r'{"content": "\ud800"}', "a line of --json holds half of a surrogate pair"),
+        ('{"content": "a", "content": "Count."}', "with --json it is"),
+    ):
+        wrong = chat(assistant, "--json", said=f"{line}\n")
+        assert wrong.returncode == 2
+        assert says in wrong.stderr
+
+
+def test_a_byte_order_mark_is_no_part_of_a_question(assistant: Path, tmp_path: Path) -> None:
+    saved, mark = tmp_path / "chat.json", "\ufeff"
+    ran = chat(assistant, said=f"{mark}Count.\n/save {saved}\n")
+    assert ran.stdout == "one two three\n"
+    assert json.loads(saved.read_text())["messages"][0]["content"] == "Count."
+    saved.write_text(mark + saved.read_text())
+    assert f"2 messages of {saved}" in chat(assistant, said=f"/load {saved}\n").stderr
+    assert chat(assistant, "--json", said=mark + '{"content": "Count."}\n').returncode == 0
 
 
 @pytest.mark.parametrize(("lines", "says"), [
@@ -80,10 +101,22 @@ def test_json_has_one_object_for_each_turn(assistant: Path) -> None:
     ("/load {deep}\n", "holds no conversation"),
     ("/load {odd}\n", "holds no conversation"),
     ("/edit\n", "/edit needs the new question"),
+    ("/top-k 1.5\n", "/top-k takes a whole number, not '1.5'"),
+    ("/undo 3\n", "/undo takes nothing behind it, not '3'"),
+    ("/clear x\n", "/clear takes nothing behind it, not 'x'"),
+    ("/retry extra\n", "/retry takes nothing behind it, not 'extra'"),
+    ("/tokens x\n", "/tokens takes nothing behind it, not 'x'"),
+    ("/save a\0b\n", "/save: the name of a file cannot hold the character NUL"),
+    ("/load a\0b\n", "/load: the name of a file cannot hold the character NUL"),
+    ("/save " + "a" * 300 + "\n", "cannot be written: File name too long"),
+    ("/load {tools}\n", "tools.json: message 2 has 'tool_calls' beside 'role' and 'content'; a chat cannot"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(assistant: Path, lines: str, says: str, tmp_path: Path) -> None:
     deep, odd = tmp_path / "deep.json", tmp_path / "odd.json"
     deep.write_text("[" * 5000)
+    called = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [{}]}]
+    (tmp_path / "tools.json").write_text(json.dumps({"messages": called}))
+    lines = lines.replace("{tools}", str(tmp_path / "tools.json"))
     odd.write_text('{"messages": [{"role": "user", "content": null}]}')
     ran = chat(assistant, said=lines.replace("{deep}", str(deep)).replace("{odd}", str(odd)))
     assert ran.returncode == 2

@@ -84,15 +84,34 @@ def converse(
 
 def _content(line: str) -> str:
     """Return the question in a line of JSON."""
-    from wordloom.errors import ChatError
+    from wordloom.data.files.json import parse_json
+    from wordloom.errors import ChatError, DataError
 
     try:
-        found = json_module.loads(line)["content"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        found = parse_json(line, "standard input")
+    except (ValueError, DataError):
         found = None
-    if not isinstance(found, str):
+    if not isinstance(found, dict) or not isinstance(found.get("content"), str):
         raise ChatError(f'a line is {line[:60]!r}; with --json it is {{"content": "a question"}}')
-    return found
+    return _content_alone(found, "content", what="a line of --json")
+
+
+def _content_alone(found: dict[str, Any], *names: str, what: str) -> str:
+    """Return the content of an object.
+
+    Raises ChatError if it has a value in a field that is not among ``names``.
+    """
+    from wordloom.errors import ChatError
+
+    if others := [name for name, value in found.items() if name not in names and value is not None]:
+        raise ChatError(
+            f"{what} has {', '.join(map(repr, others))} beside {' and '.join(map(repr, names))}; a chat "
+            "cannot take that, so leave it out"
+        )
+    text: str = found["content"]
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ChatError(f"{what} holds half of a surrogate pair, which is not text; correct it")
+    return text
 
 
 def _run(chat: Chat, line: str) -> Iterator[str] | None:
@@ -106,16 +125,23 @@ def _run(chat: Chat, line: str) -> Iterator[str] | None:
     if name in _SETTINGS:
         _set(chat, name, argument)
         return None
-    if name in ("retry", "edit"):
-        if name == "edit" and not argument:
+    if name == "edit":
+        if not argument:
             raise ChatError("/edit needs the new question behind it")
-        return chat.retry() if name == "retry" else chat.edit(argument)
-    if name not in _COMMANDS:
-        known = [f"/{each}" for each in (*_SETTINGS, "retry", "edit", *_COMMANDS)]
+        return chat.edit(argument)
+    if name in _COMMANDS:
+        _COMMANDS[name](chat, argument)
+        return None
+    if name != "retry" and name not in _ALONE:
+        known = [f"/{each}" for each in (*_SETTINGS, "retry", "edit", *_COMMANDS, *_ALONE)]
         raise ChatError(
             f"unknown command /{name}; {did_you_mean(f'/{name}', known)}; a space before it sends it"
         )
-    _COMMANDS[name](chat, argument)
+    if argument:
+        raise ChatError(f"/{name} takes nothing behind it, not {argument!r}")
+    if name == "retry":
+        return chat.retry()
+    _ALONE[name](chat)
     return None
 
 
@@ -128,7 +154,8 @@ def _set(chat: Chat, name: str, argument: str) -> None:
         try:
             value = parse(argument)
         except ValueError:
-            raise ChatError(f"/{name} takes a number, not {argument!r}") from None
+            kind = "a whole number" if parse is int else "a number"
+            raise ChatError(f"/{name} takes {kind}, not {argument!r}") from None
         chat.sampling = replace(chat.sampling, **{key: value})
     print_note(f"{name} {getattr(chat.sampling, key)}")
 
@@ -138,12 +165,12 @@ def _system(chat: Chat, argument: str) -> None:
     print_note("the system message is changed" if argument else "the system message is removed")
 
 
-def _undo(chat: Chat, _: str) -> None:
+def _undo(chat: Chat) -> None:
     turn = chat.undo()
     print_note("there is no turn to undo" if turn is None else f"removed: {turn.question.content}")
 
 
-def _clear(chat: Chat, _: str) -> None:
+def _clear(chat: Chat) -> None:
     chat.clear()
     print_note("all turns are removed")
 
@@ -153,10 +180,10 @@ def _save(chat: Chat, argument: str) -> None:
     from wordloom.files import write_text
 
     path = Path(_named(argument, "save"))
-    if path.exists():
-        raise ChatError(f"{path} exists; choose another name")
     messages = [{"role": message.role, "content": message.content} for message in chat.messages]
     try:
+        if path.exists():
+            raise ChatError(f"{path} exists; choose another name")
         write_text(path, json_module.dumps({"messages": messages}, indent=2, ensure_ascii=False) + "\n")
     except OSError as error:
         raise ChatError(f"{path} cannot be written: {error.strerror}") from None
@@ -164,21 +191,25 @@ def _save(chat: Chat, argument: str) -> None:
 
 
 def _load(chat: Chat, argument: str) -> None:
-    from wordloom.errors import ChatError
+    from wordloom.data.files.json import parse_json
+    from wordloom.errors import ChatError, DataError
     from wordloom.text.chat import Message
 
     path = Path(_named(argument, "load"))
     try:
-        found = json_module.loads(path.read_text(encoding="utf-8"))
-        messages = [Message(each["role"], each["content"]) for each in found["messages"]]
-        if not all(isinstance(text, str) for message in messages for text in message[:2]):
+        found = parse_json(path.read_text(encoding="utf-8-sig"), str(path))["messages"]
+        if not all(isinstance(each["role"], str) and isinstance(each["content"], str) for each in found):
             raise TypeError
     except OSError as error:
         raise ChatError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, DataError):
         raise ChatError(
             f'{path} holds no conversation: {{"messages": [{{"role", "content"}}, ...]}}'
         ) from None
+    places = ((each, f"{path}: message {number}") for number, each in enumerate(found, 1))
+    messages = [
+        Message(each["role"], _content_alone(each, "role", "content", what=place)) for each, place in places
+    ]
     chat.load(messages)
     print_note(f"{len(messages)} messages of {path}")
 
@@ -188,24 +219,28 @@ def _named(argument: str, name: str) -> str:
 
     if not argument:
         raise ChatError(f"/{name} needs the name of a file behind it")
+    if "\0" in argument:
+        raise ChatError(f"/{name}: the name of a file cannot hold the character NUL; type it again")
     return argument
 
 
-def _tokens(chat: Chat, _: str) -> None:
+def _tokens(chat: Chat) -> None:
     room = "any number" if chat.room is None else f"{chat.room:,}"
     print_note(f"{chat.n_tokens:,} tokens in {len(chat.messages)} messages; the context holds {room}")
 
 
-def _help(chat: Chat, _: str) -> None:
+def _help(chat: Chat) -> None:
     print_note(HELP)
 
 
 _COMMANDS: dict[str, Callable[[Chat, str], None]] = {
     "system": _system,
-    "undo": _undo,
-    "clear": _clear,
     "save": _save,
     "load": _load,
+}
+_ALONE: dict[str, Callable[[Chat], None]] = {
+    "undo": _undo,
+    "clear": _clear,
     "tokens": _tokens,
     "help": _help,
 }

@@ -12,7 +12,8 @@ def read_lines(terminal: bool) -> Iterator[str]:
     """Yield the lines that are typed, without empty ones, or piped."""
     if not terminal:
         with decoded_stdin():
-            yield from (line.removesuffix("\n") for line in sys.stdin)
+            for number, line in enumerate(sys.stdin):
+                yield (line if number else line.removeprefix("\ufeff")).removesuffix("\n")
         return
     from prompt_toolkit import PromptSession
 
