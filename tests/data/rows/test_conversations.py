@@ -31,6 +31,14 @@ LAYOUTS: list[tuple[dict[str, Any], list[Message]]] = [
         [Message("user", "Say nothing."), Message("assistant", "")],
     ),
     ({"prompt": "Add.", "completion": "3"}, [Message("user", "Add."), ANSWER]),
+    ({"prompt": "Add.", "completion": "3", "system": "Be."}, [SYSTEM, Message("user", "Add."), ANSWER]),
+    (
+        {
+            "system": "Be.",
+            "conversations": [{"from": "human", "value": "Add."}, {"from": "gpt", "value": "3"}],
+        },
+        [SYSTEM, Message("user", "Add."), ANSWER],
+    ),
     (
         {
             "messages": [
@@ -153,6 +161,33 @@ def test_preferences_in_every_layout(name: str, tmp_path: Path) -> None:
             "item 2: instruction: character 0 is half of a surrogate pair",
         ),
         (["a"], "item 2: holds a list; each item must be a JSON object"),
+        (
+            {"instruction": "a", "output": "", "response": "b"},
+            "item 2: response: stands beside 'output', and only one of them can be read; leave the other out",
+        ),
+        (
+            {"instruction": "a", "output": "b", "instances": [{"output": "c"}]},
+            "item 2: output: stands beside 'instances'",
+        ),
+        (
+            {"system": "a", "messages": [{"role": "system", "content": "b"}]},
+            "item 2: message 2 is of role 'system' where 'user' must follow",
+        ),
+        ({"messages": [], "instruction": "a", "output": "b"}, "instruction: stands beside 'messages'"),
+        ({"instruction": "a", "output": "b", "prompt": "c", "completion": "d"}, "prompt: stands beside"),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": "a"},
+                    {"role": "assistant", "content": None, "tool_calls": [{"id": 1}]},
+                ]
+            },
+            r"messages\[1\].tool_calls: calls a tool, and a conversation has texts alone; leave it out",
+        ),
+        (
+            {"instruction": "a", "output": "b", "history": [["c", "\ud800"]]},
+            r"item 2: history\[0\]: character 0 is half of a surrogate pair",
+        ),
     ],
 )
 def test_a_mistake_is_named_by_file_record_and_field(record: Any, says: str, tmp_path: Path) -> None:
@@ -168,6 +203,7 @@ def test_a_mistake_is_named_by_file_record_and_field(record: Any, says: str, tmp
     [
         ({"instruction": "a", "output": "b"}, "chosen: is missing; a preference has chosen and rejected"),
         ({"instruction": "a", "chosen": "b", "rejected": " "}, "rejected: is empty"),
+        ({"instruction": "a", "prompt": "d", "chosen": "b", "rejected": "c"}, "prompt: stands beside 'instr"),
         ({"chosen": "b", "rejected": "c"}, "message 1 is of role 'assistant' where 'user' must follow"),
         (
             {
@@ -181,6 +217,21 @@ def test_a_mistake_is_named_by_file_record_and_field(record: Any, says: str, tmp
 def test_a_mistake_in_a_preference_is_named(record: Any, says: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=says):
         list(preferences(write(tmp_path, [record])))
+
+
+def test_a_field_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "chat.jsonl"
+    path.write_text('{"instruction": "a", "output": "b", "output": "c"}\n')
+    with pytest.raises(DataError, match=r"chat.jsonl:1: the field 'output' occurs twice in one object; give"):
+        list(conversations(path))
+
+
+def test_halves_of_surrogate_pairs_are_replaced_in_every_field(tmp_path: Path) -> None:
+    half = "\ud800"
+    record = {"instruction": half, "input": half, "output": half, "system": half, "history": [[half, half]]}
+    (found,) = conversations(write(tmp_path, [record]), encoding_errors="replace")
+    texts = [text for message in found.messages for text in message[1:]]
+    assert set(texts) == {"\ufffd", ""}
 
 
 def test_a_set_for_another_task_is_refused() -> None:

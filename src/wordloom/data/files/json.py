@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
@@ -159,9 +160,20 @@ def _why(error: json.JSONDecodeError) -> str:
 
 
 def parse_json(text: str, place: str) -> Any:
-    """Return the value of a JSON ``text``; raise DataError for deep nesting and huge integers."""
+    """Return the value of a JSON ``text``.
+
+    Raises DataError for a name that an object has twice, for deep nesting, and for huge integers.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            name = Counter(name for name, _ in pairs).most_common(1)[0][0]
+            raise DataError(f"{place}: the field {name!r} occurs twice in one object; give it once")
+        return found
+
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=unique)
     except RecursionError:
         raise DataError(
             f"{place}: lists or objects are nested too deeply to be read; leave out what is not text"

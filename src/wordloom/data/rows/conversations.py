@@ -1,13 +1,16 @@
 """Conversations for instruction tuning, and preferences between two answers.
 
-Each record of a .jsonl, .json (a list) or .parquet file has one of these layouts; other fields are ignored:
+Each record of a .jsonl, .json (a list) or .parquet file has one of these layouts; other fields are ignored,
+and a record with two of them is refused:
 
 - Alpaca's: ``instruction``, ``input`` (may be absent or empty), and ``output`` or ``response``; perhaps
-  ``system``, and ``history``, a list of earlier [instruction, answer] pairs;
+  ``history``, a list of earlier [instruction, answer] pairs;
 - Self-Instruct's: ``instruction`` and ``instances``, a list of objects with ``input`` and ``output``;
 - chat: ``messages``, a list of objects with ``role`` (system, user or assistant) and ``content``;
 - ShareGPT's: ``conversations``, a list of objects with ``from`` (system, human or gpt) and ``value``;
 - ``prompt`` and ``completion``, both texts or both lists of messages.
+
+Each of them may have a ``system`` message beside it.
 
 A preference has ``chosen`` and ``rejected`` in place of the answer: texts after an ``instruction`` or
 ``prompt``, or lists of messages, of which all but the last may be repeated from the prompt.
@@ -16,10 +19,10 @@ A preference has ``chosen`` and ``rejected`` in place of the answer: texts after
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from wordloom.data.files.json import json_objects
+from wordloom.data.files.json import json_objects, valid_text
 from wordloom.data.files.json_object import JsonObject
 from wordloom.data.files.source import Format, Source, Sources
 from wordloom.data.files.stream import EncodingErrors, Meter, check_errors
@@ -68,7 +71,8 @@ def conversations(sources: Sources, *, encoding_errors: EncodingErrors = "strict
         encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` inserts U+FFFD.
 
     Raises DataError, which names file, record and field: a missing file or field, a value that is not text,
-    an unknown role, an empty question, messages that do not alternate, or that end without an answer.
+    two layouts, an unknown role, a call of a tool, an empty question, messages that do not alternate, or that
+    end without an answer.
     """
     for record in _records(sources, encoding_errors):
         for messages in _conversations(record):
@@ -87,7 +91,10 @@ def preferences(
         for name in ("chosen", "rejected"):
             if name not in record.values:
                 raise record.refused(name, f"is missing; {_PREFERENCES}; {_there(record)}")
-        before = [] if record.values.keys().isdisjoint(_BEGINNINGS) else _prompt(record)
+        beginning = _only_one(record, _BEGINNINGS)
+        before = [] if beginning is None else [*_system(record), *_prompt(record)]
+        if beginning is None and _system(record):
+            raise record.refused("system", "has no prompt to stand before; make it the first message of both")
         chosen, rejected = (_answered(record, name, before) for name in ("chosen", "rejected"))
         if chosen[:-1] != rejected[:-1]:
             raise record.refused("rejected", "follows other messages than chosen; give both the same prompt")
@@ -128,27 +135,55 @@ def _objects(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, dict[s
 def _conversations(record: JsonObject) -> Iterator[list[Message]]:
     """Yield the conversations of a record: one, or one for each of its instances."""
     values = record.values
+    names = ("messages", "conversations", "instruction", *["prompt"] * ("completion" in values))
+    _only_one(record, names)
     if "messages" in values:
-        yield _messages(record, "messages")
+        yield [*_system(record), *_messages(record, "messages")]
     elif "conversations" in values:
-        yield _messages(record, "conversations")
-    elif "instruction" in values and "instances" in values:
-        for instance in record.objects("instances"):
-            question = Message("user", record.text("instruction"), instance.text("input", missing=""))
-            yield [question, Message("assistant", instance.text("output", missing=""))]
+        yield [*_system(record), *_messages(record, "conversations")]
     elif "instruction" in values:
-        answer = next((name for name in ("output", "response") if name in values), None)
+        answer = _only_one(record, ("instances", "output", "response"))
         if answer is None:
             raise record.refused("output", f"is missing; an instruction needs its answer; {_there(record)}")
-        yield [*_prompt(record), Message("assistant", record.text(answer, missing=""))]
+        yield from _instructed(record, answer)
     elif "prompt" in values:
         if "completion" not in values:
             raise record.refused("completion", f"is missing; a prompt needs its answer; {_there(record)}")
         listed = isinstance(values["completion"], list)
         completion = Message("assistant", "" if listed else record.text("completion", missing=""))
-        yield [*_prompt(record), *(_messages(record, "completion") if listed else [completion])]
+        yield [
+            *_system(record),
+            *_prompt(record),
+            *(_messages(record, "completion") if listed else [completion]),
+        ]
     else:
         raise DataError(f"{record.file}: is no conversation; a record has {_LAYOUTS}; {_there(record)}")
+
+
+def _instructed(record: JsonObject, answer: str) -> Iterator[list[Message]]:
+    """Yield the conversations of an instruction with its answer, or with instances, in a field."""
+    if answer != "instances":
+        yield [*_system(record), *_prompt(record), Message("assistant", record.text(answer, missing=""))]
+        return
+    for instance in record.objects("instances"):
+        question = Message("user", record.text("instruction"), instance.text("input", missing=""))
+        yield [*_system(record), question, Message("assistant", instance.text("output", missing=""))]
+
+
+def _only_one(record: JsonObject, names: Iterable[str]) -> str | None:
+    """Return the field of these ``names`` that the record has, if any; raise DataError for two."""
+    found = [name for name in names if name in record.values]
+    if len(found) > 1:
+        raise record.refused(
+            found[1], f"stands beside '{found[0]}', and only one of them can be read; leave the other out"
+        )
+    return found[0] if found else None
+
+
+def _system(record: JsonObject) -> list[Message]:
+    """Return the system message in the field ``system``, if there is one."""
+    text = record.text("system", missing="")
+    return [Message("system", text)] if text else []
 
 
 def _there(record: JsonObject) -> str:
@@ -162,14 +197,14 @@ def _prompt(record: JsonObject) -> list[Message]:
             return _messages(record, "prompt")
         return [Message("user", record.text("prompt"))]
     messages = []
-    if system := record.text("system", missing=""):
-        messages.append(Message("system", system))
     for i, pair in enumerate(
         record.get("history", list, "a list of pairs") if "history" in record.values else ()
     ):
         if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
             raise record.refused(f"history[{i}]", "is not a pair of texts: an instruction and its answer")
-        messages += [Message("user", pair[0]), Message("assistant", pair[1])]
+        place = f"{record.file}: history[{i}]"
+        question, answer = (valid_text(text, record.errors, place) for text in pair)
+        messages += [Message("user", question), Message("assistant", answer)]
     return [*messages, Message("user", record.text("instruction"), record.text("input", missing=""))]
 
 
@@ -181,6 +216,9 @@ def _messages(record: JsonObject, field: str) -> list[Message]:
         role = entry.text(role_name)
         if role not in _ROLES:
             raise entry.refused(role_name, f"is {role!r}; {did_you_mean(role, _ROLES)}")
+        for call in ("tool_calls", "function_call"):
+            if entry.values.get(call):
+                raise entry.refused(call, "calls a tool, and a conversation has texts alone; leave it out")
         content = entry.values.get(text_name)
         if isinstance(content, list):  # parts, of which texts alone can be read
             content = "".join(_part(part) for part in entry.objects(text_name))
