@@ -219,6 +219,49 @@ def test_a_mistake_in_a_preference_is_named(record: Any, says: str, tmp_path: Pa
         list(preferences(write(tmp_path, [record])))
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_parquet_texts_that_are_not_utf8(nested: bool, tmp_path: Path) -> None:
+    path, raw = tmp_path / "chat.parquet", [b"Add.", b"a\xffb"]
+    texts = pa.array(raw, pa.binary()).view(pa.string())
+    answers = pa.array(["3", "4"])
+    if nested:
+        roles = pa.array(["user", "assistant"] * 2)
+        contents = pa.array([b"Add.", b"3", b"a\xffb", b"4"], pa.binary()).view(pa.string())
+        entries = pa.StructArray.from_arrays([roles, contents], ["role", "content"])
+        table = pa.table({"messages": pa.ListArray.from_arrays([0, 2, 4], entries)})
+    else:
+        table = pa.table({"instruction": texts, "output": answers})
+    pq.write_table(table, path)
+    with pytest.raises(
+        DataError, match=r"row 2: column '\w+' is not valid UTF-8 .*; convert the file, or say"
+    ):
+        list(conversations(path))
+    found = [each.messages[0].content for each in conversations(path, encoding_errors="replace")]
+    assert found == ["Add.", "a\ufffdb"]
+
+
+@pytest.mark.parametrize(("values", "kind", "says"), [
+    ([b"a"], pa.binary(), "row 1: instruction: is a value of bytes; expected text"),
+    ([[("a", "b")]], pa.map_(pa.string(), pa.string()), "row 1: instruction: is a list; expected text"),
+])  # fmt: skip
+def test_columns_of_other_types_are_named(values: Any, kind: Any, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "chat.parquet"
+    pq.write_table(pa.table({"instruction": pa.array(values, kind), "output": ["b"]}), path)
+    with pytest.raises(DataError, match=says):
+        list(conversations(path))
+    entries = pa.array([[("role", "user")]], pa.map_(pa.string(), pa.string()))
+    pq.write_table(pa.table({"messages": entries}), path)
+    with pytest.raises(DataError, match=r"messages\[0\]: is a key and value of a map; expected an object"):
+        list(conversations(path))
+
+
+def test_a_column_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "chat.parquet"
+    pq.write_table(pa.table([["a"], ["b"], ["c"]], names=["instruction", "output", "output"]), path)
+    with pytest.raises(DataError, match=r"chat.parquet: has the column 'output' twice; give each another"):
+        list(conversations(path))
+
+
 def test_a_field_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "chat.jsonl"
     path.write_text('{"instruction": "a", "output": "b", "output": "c"}\n')

@@ -250,6 +250,17 @@ def test_several_fields_are_joined_by_a_space(tmp_path: Path) -> None:
     assert texts(tmp_path / "a.parquet", field=("a", "b")) == ["one two"]
 
 
+def test_parquet_texts_that_are_not_utf8_are_named_or_replaced(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    cells = pa.array([b"a", None, b"b\xff"], pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"text": cells}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a.parquet, row 3: column 'text' is not valid UTF-8"):
+        texts(tmp_path / "a.parquet")
+    assert texts(tmp_path / "a.parquet", encoding_errors="replace") == ["a", "", "b\ufffd"]
+
+
 def test_parquet_that_cannot_be_read(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     path.write_bytes(parquet({"body": ["x"], "n": [1]}))

@@ -188,5 +188,9 @@ def parse_json(text: str, place: str) -> Any:
 
 
 def json_type(value: Any) -> str:
-    names = {dict: "JSON object", list: "list", str: "text", bool: "boolean", type(None): "null"}
-    return names.get(type(value), "number")
+    """Return the name of the type of a JSON value, or of a cell of a Parquet file."""
+    names: dict[type, str] = {
+        dict: "JSON object", list: "list", str: "text", bool: "boolean", type(None): "null", int: "number",
+        float: "number", bytes: "value of bytes", tuple: "key and value of a map",
+    }  # fmt: skip
+    return names.get(type(value), type(value).__name__)

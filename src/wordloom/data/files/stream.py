@@ -177,6 +177,13 @@ def refuse_binary(head: bytes, source: Source, *, bytes_allowed: bool) -> None:
         )
 
 
+#: What errors about invalid UTF-8 tell the user to do.
+REPLACE = (
+    'convert the file, or say encoding_errors="replace" (--encoding-errors replace, in a recipe '
+    "data.encoding_errors; U+FFFD there)"
+)
+
+
 def decode(raw: bytes, errors: EncodingErrors, source: Source, *, offset: int = 0) -> str:
     """Decode ``raw`` as UTF-8; ``offset`` is the position of its first byte in the file, for errors."""
     return _decode(raw, errors, source, offset, final=True)[0]
@@ -191,9 +198,8 @@ def _decode(
         content = " of the decompressed content" if source.compression else ""
         raise DataError(
             f"{source.name}: byte {offset + error.start}{content} (0x{raw[error.start]:02x}) is not valid "
-            f"UTF-8 ({error.reason}); convert the file, or say "
-            'encoding_errors="replace" (--encoding-errors replace, in a recipe data.encoding_errors; U+FFFD '
-            "there)" + (', or "bytes" for running text and a byte tokenizer' if bytes_allowed else "")
+            f"UTF-8 ({error.reason}); {REPLACE}"
+            + (', or "bytes" for running text and a byte tokenizer' if bytes_allowed else "")
         ) from None
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from wordloom.data.files.json import json_objects, missing_field
 from wordloom.data.files.source import COMPRESSIONS, Columns, Source
-from wordloom.data.files.stream import EncodingErrors, Meter, numbered_lines, open_stream
+from wordloom.data.files.stream import REPLACE, EncodingErrors, Meter, numbered_lines, open_stream
 from wordloom.errors import DataError, position
 
 LISTS = (".txt", ".text")  # a text on each line
@@ -40,7 +40,7 @@ def cells_of(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator
         case "csv" | "tsv":
             return _separated(file, columns, errors)
         case "parquet":
-            return _parquet(file, columns)
+            return _parquet(file, columns, errors)
         case "text":
             return _list(file, errors)
         case _:
@@ -191,10 +191,11 @@ def _value(value: Any, name: str) -> Any:
     return value[name] if name in value else _value(value[first], inner)
 
 
-def _parquet(file: Source, columns: Columns) -> Iterator[tuple[int, list[Any]]]:
+def _parquet(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[tuple[int, list[Any]]]:
     wanted = _names(file, columns)
     whole, numbers = ([str(name)] if name is not None else [] for name in (columns.label, columns.score))
-    for number, row in enumerate(parquet_rows(file, wanted, whole_numbers=whole, numbers=numbers), 1):
+    rows = parquet_rows(file, wanted, errors, whole_numbers=whole, numbers=numbers)
+    for number, row in enumerate(rows, 1):
         yield number, list(row)
 
 
@@ -212,6 +213,7 @@ _ROWS = 256  # rows turned into Python strings at a time
 def parquet_rows(
     file: Source,
     names: Sequence[str],
+    errors: EncodingErrors = "strict",
     meter: Meter | None = None,
     *,
     whole_numbers: Sequence[str] = (),
@@ -220,9 +222,11 @@ def parquet_rows(
     """Yield the texts in the columns ``names`` of each row, None where a cell is null.
 
     Columns in ``whole_numbers`` may also hold integers or booleans, and columns in ``numbers`` any numbers.
-    Raises DataError if pyarrow is missing, the file is no Parquet, or a column is missing or of another type.
+    Raises DataError if pyarrow is missing, the file is no Parquet, or a column is missing or of another type;
+    and for texts that are not UTF-8 unless ``errors`` is "replace".
     """
     meter = meter or Meter()
+    first = 1
     with _parquet_file(file) as table:
         for name in names:
             _check_column(
@@ -231,19 +235,64 @@ def parquet_rows(
         groups = table.metadata.num_row_groups
         for group in range(groups):
             for batch in table.iter_batches(batch_size=_ROWS, row_groups=[group], columns=list(names)):
-                columns = [batch.column(name).to_pylist() for name in names]
-                yield from zip(*columns, strict=True)
+                yield from zip(*_values(file, batch, names, first, errors), strict=True)
+                first += batch.num_rows
             meter.read += sum(
                 table.metadata.row_group(group).column(c).total_compressed_size
                 for c in range(table.metadata.num_columns)
             )
 
 
-def parquet_objects(file: Source) -> Iterator[dict[str, Any]]:
+def parquet_objects(file: Source, errors: EncodingErrors = "strict") -> Iterator[dict[str, Any]]:
     """Yield each row as an object, with lists and objects in it; raises DataError as :func:`parquet_rows`."""
+    first = 1
     with _parquet_file(file) as table:
+        names = table.schema_arrow.names
         for batch in table.iter_batches(batch_size=_ROWS):
-            yield from batch.to_pylist()
+            for row in zip(*_values(file, batch, names, first, errors), strict=True):
+                yield dict(zip(names, row, strict=True))
+            first += batch.num_rows
+
+
+def _values(
+    file: Source, batch: Any, names: Sequence[str], first: int, errors: EncodingErrors
+) -> list[list[Any]]:
+    """Return the values in the columns ``names`` of a batch, whose first row has the number ``first``."""
+    columns = []
+    for name in names:
+        column = batch.column(name)
+        try:
+            columns.append(column.to_pylist())
+        except UnicodeDecodeError:
+            columns.append([])
+            for number, cell in enumerate(column, first):
+                try:
+                    columns[-1].append(_decoded(cell, "replace" if errors == "replace" else "strict"))
+                except UnicodeDecodeError as error:
+                    raise DataError(
+                        f"{position(file.name, number)}: column '{name}' is not valid UTF-8 "
+                        f"({error.reason}); {REPLACE}"
+                    ) from None
+    return columns
+
+
+def _decoded(cell: Any, errors: str) -> Any:
+    """Return the value of a cell, which may hold lists and objects; ``errors`` is as for bytes.decode."""
+    import pyarrow as pa
+
+    if not cell.is_valid:
+        return None
+    match cell:
+        case pa.StringScalar():
+            return cell.as_buffer().to_pybytes().decode("utf-8", errors)
+        case pa.DictionaryScalar():
+            return _decoded(cell.value, errors)
+        case pa.ListScalar() if not isinstance(cell, pa.MapScalar):
+            return [_decoded(item, errors) for item in cell.values]
+        case pa.StructScalar():
+            return {name: _decoded(cell[name], errors) for name in cell}
+        case _:
+            return cell.as_py()
 
 
 @contextmanager
@@ -265,7 +314,11 @@ def _parquet_file(file: Source) -> Iterator[Any]:
             spooled.seek(0)
             content = spooled
         try:
-            yield pq.ParquetFile(content)
+            table = pq.ParquetFile(content)
+            names = table.schema_arrow.names
+            if twice := [name for name in names if names.count(name) > 1]:
+                raise DataError(f"{file.name}: has the column '{twice[0]}' twice; give each another name")
+            yield table
         except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
             raise DataError(f"{file.name}: not a readable Parquet file ({reason}); write it again") from error

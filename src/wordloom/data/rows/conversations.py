@@ -128,7 +128,7 @@ def _records(sources: Sources, errors: EncodingErrors) -> Iterator[JsonObject]:
 
 def _objects(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, dict[str, Any]]]:
     if file.format == "parquet":
-        return enumerate(parquet_objects(file), 1)
+        return enumerate(parquet_objects(file, errors), 1)
     return ((record.line, record.value) for record in json_objects(file, errors, Meter()))
 
 

@@ -105,7 +105,7 @@ def pieces(
                 texts = _whole((str(text) for _, text in fields), encoding_errors)
             case "parquet":
                 names = [where] if isinstance(where, str) else list(where)
-                rows = parquet_rows(file, names, meter)
+                rows = parquet_rows(file, names, encoding_errors, meter)
                 texts = _whole((" ".join(cell or "" for cell in row) for row in rows), encoding_errors)
             case "wikipedia":
                 texts = _whole(wikipedia_texts(file, tally, meter, workers=workers), encoding_errors)
