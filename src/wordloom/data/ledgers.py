@@ -90,6 +90,7 @@ _COUNTS = {
     "scored": "tokens are scored, those of answers",
     "left_out": "conversations are longer than train.seq_len and are left out",
     "empty_answers": "answers have no text",
+    "equal": "pairs have the same tokens in both answers and are left out",
     "texts": "texts in each row",
     "others": "rows are not data.positive and are left out",
     "beside": "rows are not data.positive; only their scores are compared",

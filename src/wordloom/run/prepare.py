@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -230,21 +231,24 @@ def divided(
     noun: str,
     group: Callable[[Item], str] | None = None,
     text: Callable[[Item], str] | None = None,
+    left_out: Mapping[str, int] | None = None,
 ) -> dict[str, list[Item]]:
     """Return the rows of the recipe by part; ``read`` reads a source and ``noun`` is the name of its rows.
 
     The validation part has its own sources, or is the last share of the training rows; with ``group`` it is
     the rows of the last share of the groups, such as all questions about a text.  If data.split is "hash", it
-    is the rows whose ``text`` has a hash in the share.
+    is the rows whose ``text`` has a hash in the share.  ``left_out`` has the numbers of rows that ``read``
+    left out, by reason, for errors.
 
-    Raises RecipeError for a validation part without rows.
+    Raises RecipeError for a part without rows.
     """
     d = recipe.data
     _check_files(recipe)
     _check_separate_files(recipe)
     rows = read(d.train)
     if not rows:
-        raise RecipeError(f"data.train: holds no {noun}; give at least one")
+        raise RecipeError(f"data.train: holds no {noun}{_further(left_out)}; give at least one")
+    before = Counter(left_out or {})
     if d.validation is not None:
         parts = {"train": rows, "validation": read(d.validation)}
     elif not d.validation_fraction:
@@ -263,12 +267,26 @@ def divided(
             parts["validation" if key in last else "train"].append(row)
     if not parts["validation"]:
         if d.validation is not None:
-            raise RecipeError(f"data.validation: holds no {noun}; give at least one, or leave it out")
+            further = _further(Counter(left_out or {}) - before)
+            raise RecipeError(
+                f"data.validation: holds no {noun}{further}; give at least one, or leave it out"
+            )
         raise RecipeError(
             f"data.validation_fraction {d.validation_fraction:g} of {len(rows):,} {noun} is none; give more "
             "of them, or data.validation_fraction = 0"
         )
+    if not parts["train"]:
+        raise RecipeError(
+            f"data.validation_fraction {d.validation_fraction:g} holds out all {len(rows):,} {noun}, and "
+            "none is left to train on; lower it, or give more of them"
+        )
     return parts
+
+
+def _further(left_out: Mapping[str, int] | None) -> str:
+    """Return the numbers of rows left out, by reason, for an error about rows that are missing."""
+    counts = ", ".join(f"{count:,} {reason}" for reason, count in (left_out or {}).items())
+    return f" ({counts})" if counts else ""
 
 
 def _check_separate_files(recipe: Recipe) -> None:

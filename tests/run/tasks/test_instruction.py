@@ -250,6 +250,8 @@ def test_the_base_task_is_measured_and_rehearsed(tmp_path: Path) -> None:
     (["data.validation_fraction=0.01"], RecipeError, "0.01 of 20 conversations is none; give more of them"),
     (["data.validation_fraction=0", "train.evaluate_every=0", "data.split=hash"], RecipeError,
      "data.split has no effect without data.validation_fraction"),
+    (["data.validation_fraction=0.99", "data.split=hash"], RecipeError,
+     "data.validation_fraction 0.99 holds out all 20 conversations, and none is left to train on; lower it"),
     (["train.seq_len=5", "data.too_long=drop"], DataError,
      "all 16 conversations are longer than the 5 tokens that train.seq_len allows, and would be left out"),
     (["data.document_mask=true"], RecipeError, "document_mask"),

@@ -122,6 +122,29 @@ def test_only_the_last_answer_of_a_conversation_is_compared() -> None:
     assert last_answer(nothing) == nothing
 
 
+def test_answers_that_the_template_or_truncation_makes_equal_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, body = preference_recipe(tmp_path), tmp_path / "body"
+    same = {"instruction": "Count.", "chosen": "yes", "rejected": "yes "}
+    late = {"instruction": "Count.", "chosen": "one " * 99 + "a", "rejected": "one " * 99 + "b"}
+    for pair, settings in ((same, []), (late, ["train.seq_len=40", "data.too_long=cut"])):
+        (tmp_path / "pairs.json").write_text(json.dumps([pair, *PAIRS]))
+        train(recipe, [*settings, "train.steps=1"], out=tmp_path / f"run{len(settings)}", start_from=body)
+        assert "equal: 1 pair has the same tokens in both answers and is left out" in capsys.readouterr().err
+        (tmp_path / "pairs.json").write_text(json.dumps([pair] * 10))
+        with pytest.raises(
+            DataError, match="none of the 8 preferences of the train part is left: 8 have two"
+        ):
+            train(recipe, settings, out=tmp_path / "none", start_from=body)
+    (tmp_path / "pairs.json").write_text(json.dumps([{**same, "rejected": "yes"}] * 3))
+    says = (
+        r"data.train: holds no preferences \(3 record\(s\) whose two answers are equal, left out\); give at"
+    )
+    with pytest.raises(RecipeError, match=says):
+        train(recipe, out=tmp_path / "none", start_from=body)
+
+
 def test_mistakes_are_named(tmp_path: Path) -> None:
     recipe, body = preference_recipe(tmp_path), tmp_path / "body"
     for scratch in ([], ["tokenizer.kind=byte", "model.family=llama"]):

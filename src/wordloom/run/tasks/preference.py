@@ -7,21 +7,21 @@ first step, so that training holds one model.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from wordloom.data.batches.causal import IGNORE, to_device
-from wordloom.data.batches.conversations import ConversationRows, conversation_rows, nothing_left
+from wordloom.data.batches.conversations import ConversationRows, TooLong, conversation_rows, nothing_left
 from wordloom.data.batches.preferences import PreferenceBatches
 from wordloom.data.ledgers import RowDigest, RowLedger
 from wordloom.data.rows.conversations import Conversation, Preference, preferences
-from wordloom.errors import RecipeError
+from wordloom.errors import DataError, RecipeError
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.models.building.cost import flops_per_token
 from wordloom.models.building.lora import adapter_names, choose_adapter
@@ -111,7 +111,7 @@ def preferences_of(recipe: Recipe, left_out: Counter[str]) -> dict[str, list[Pre
         return question_text(row.prompt)
 
     reader = _reader(recipe.data_as(PreferenceData), left_out)
-    return divided(recipe, reader, "preferences", text=text)
+    return divided(recipe, reader, "preferences", text=text, left_out=left_out)
 
 
 def _reader(d: PreferenceData, left_out: Counter[str]) -> Callable[[Any], list[Preference]]:
@@ -135,30 +135,21 @@ def _read(
     """Return a part as batches; those of the training part are permuted."""
     s, d = recipe.train, recipe.data_as(PreferenceData)
 
+    @cache
     def encode(conversation: Conversation) -> ChatIds:
         return last_answer(encode_chat(tokenizer, template, conversation.messages, place=conversation.place))
 
-    fitting = list(found)
-    if d.too_long == "drop":  # a pair whose answers do not both fit
-        fitting = [
-            each
-            for each in found
-            if all(
-                len(encode_chat(tokenizer, template, [*each.prompt, answer]).ids) - 1 <= s.seq_len
-                for answer in (each.chosen, each.rejected)
-            )
-        ]
-    if not fitting:
+    pairs, left_out = _different(encode, found, s.seq_len, d.too_long)
+    if not pairs and left_out["equal"]:
+        raise DataError(
+            f"none of the {len(found):,} preferences of the {part} part is left: {left_out['equal']:,} have "
+            "two answers that the template or the truncation makes equal, and "
+            f"{left_out['left_out']:,} are longer than train.seq_len; give others"
+        )
+    if not pairs:
         raise nothing_left("preference", len(found), s.seq_len)
     settings: dict[str, Any] = {"longest": s.seq_len, "too_long": d.too_long, "unknown": tokenizer.unk_id}
-    sides = [
-        conversation_rows(
-            encode,
-            [Conversation((*each.prompt, getattr(each, side)), each.place) for each in fitting],
-            **settings,
-        )
-        for side in ("chosen", "rejected")
-    ]
+    sides = [conversation_rows(encode, side, **settings) for side in zip(*pairs, strict=True)]
     batches = PreferenceBatches(
         *sides,
         pad_id=tokenizer.pad_id or 0,
@@ -169,10 +160,35 @@ def _read(
     digest = RowDigest(
         [[list(message) for message in (*each.prompt, each.chosen, each.rejected)] for each in found]
     )
-    return _Part(batches, _ledger(sides, part, len(found) - len(fitting), str(digest)))
+    return _Part(batches, _ledger(sides, part, left_out, str(digest)))
 
 
-def _ledger(sides: Sequence[ConversationRows], part: str, dropped: int, digest: str) -> RowLedger:
+def _different(
+    encode: Callable[[Conversation], ChatIds], found: Sequence[Preference], longest: int, too_long: TooLong
+) -> tuple[list[tuple[Conversation, Conversation]], dict[str, int]]:
+    """Return the pairs of conversations whose ids differ, and the numbers of those left out, by reason.
+
+    Of a pair that is too long and truncated, the first ``longest`` inputs are compared.
+    """
+    pairs = []
+    left_out = {"left_out": 0, "equal": 0}
+    stop = longest + 1 if too_long == "cut" else None
+    for each in found:
+        chosen = Conversation((*each.prompt, each.chosen), each.place)
+        rejected = Conversation((*each.prompt, each.rejected), each.place)
+        one, other = encode(chosen), encode(rejected)
+        if too_long == "drop" and max(len(one.ids), len(other.ids)) - 1 > longest:
+            left_out["left_out"] += 1
+        elif one.ids[:stop] == other.ids[:stop] and any(one.scored[1:stop]):
+            left_out["equal"] += 1
+        else:
+            pairs.append((chosen, rejected))
+    return pairs, left_out
+
+
+def _ledger(
+    sides: Sequence[ConversationRows], part: str, left_out: Mapping[str, int], digest: str
+) -> RowLedger:
     return RowLedger(
         part=part,
         rows=len(sides[0].places),
@@ -181,7 +197,7 @@ def _ledger(sides: Sequence[ConversationRows], part: str, dropped: int, digest: 
         cut=sum(side.tokens.cut for side in sides),
         text=digest,
         noun="preferences",
-        counts={"scored": sum(int(side.scored.sum()) for side in sides), "left_out": dropped},
+        counts={"scored": sum(int(side.scored.sum()) for side in sides), **left_out},
     )
 
 
