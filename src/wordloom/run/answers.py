@@ -15,6 +15,12 @@ from wordloom.text.chat import ChatTemplate, Message, encode_chat
 ROWS = 32  # answers that are written at once
 
 
+def fits(model: Any, tokenizer: Tokenizer, template: ChatTemplate, messages: Sequence[Message]) -> bool:
+    """Return True if the context of the model has room for an answer to ``messages``."""
+    room = generation_limit(model.config)
+    return room is None or len(encode_chat(tokenizer, template, messages, prompt=True).ids) < room
+
+
 def answers(
     model: Any,
     tokenizer: Tokenizer,

@@ -152,6 +152,26 @@ def test_other_data_other_templates_and_running_text(assistant: Path, tmp_path: 
     assert "perplexity" in values(evaluated(assistant, tmp_path / "book.txt", "--task", "text"))
 
 
+def test_questions_that_fill_the_context_are_counted_and_not_answered(
+    assistant: Path, tmp_path: Path
+) -> None:
+    turns = [{"role": role, "content": "Count. " * 3} for _ in range(40) for role in ("user", "assistant")]
+    chats = [{"messages": turns}, {"messages": turns[:2]}]
+    (tmp_path / "long.json").write_text(json.dumps(chats))
+    for n, (chosen, name) in enumerate(((chats, "both"), (chats[:1], "long"))):
+        (tmp_path / f"{name}.json").write_text(json.dumps(chosen))
+        flags = ["--too-long", "cut", "--answers", tmp_path / f"{name}.jsonl", "--max-new-tokens", 5]
+        output = evaluated(assistant, tmp_path / f"{name}.json", *flags)
+        lines = [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
+        assert len(lines) == len(chosen)
+        assert "loss" in values(output)
+        if "rnn" not in str(json.loads((assistant / "config.json").read_text())["model_type"]):
+            note = "conversations whose question fills the context, without an answer of the model: 1"
+            assert note in output["notes"]
+            assert lines[0]["answer"] is None
+            assert ("stop_rate" in values(output)) == (n == 0)
+
+
 def test_questions_that_ask_for_a_form(assistant: Path, tmp_path: Path) -> None:
     file = tmp_path / "i.jsonl"
     output = evaluated(

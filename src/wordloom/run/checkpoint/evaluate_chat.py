@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -38,7 +39,7 @@ from wordloom.evaluate.reading import tokenizer_name
 from wordloom.files import write_text
 from wordloom.models import context_limit
 from wordloom.recipe.data import ChatData, InstructionData, PreferenceData
-from wordloom.run.answers import answers
+from wordloom.run.answers import answers, fits
 from wordloom.run.checkpoint.loaders import Request
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.tasks.conversing import (
@@ -97,6 +98,11 @@ class _Speaker(NamedTuple):
             "dtype": dtype_name(self.lm.model),
         }
 
+    def fits(self, question: Sequence[Message]) -> bool:
+        """Return True if the context has room for an answer."""
+        asked = with_system_message(tuple(question), self.lm.system)
+        return fits(self.lm.model, self.tokenizer, self.template, asked)
+
     def answers(
         self, request: Request, questions: Sequence[Sequence[Message]], most: int, rows: int | None
     ) -> list[Answer]:
@@ -135,8 +141,9 @@ def evaluate_answers(
 ) -> Scores:
     """Return the likelihood of given answers, and the stop rate and repetition of the model's own.
 
-    The model answers the last question of each conversation greedily, in up to ``max_new_tokens``.  Questions
-    and answers go into the file ``answers``.
+    The model answers the last question of each conversation greedily, in up to ``max_new_tokens``.  It does
+    not answer a question that fills the context; a note counts these.  Questions and answers go into the
+    file ``answers``.
     """
     speaker = _Speaker.of(request, lm, template)
     found, longest, too_long = _conversations(request, speaker, too_long, encoding_errors)
@@ -152,7 +159,11 @@ def evaluate_answers(
     )
     likelihood = _likelihood(request, speaker, rows, batch_size)
     most = max_new_tokens or MAX_NEW_TOKENS
-    written = speaker.answers(request, [each.messages[:-1] for each in kept], most, batch_size)
+    questions = [each.messages[:-1] for each in kept]
+    fitting = [speaker.fits(question) for question in questions]
+    own = speaker.answers(request, list(compress(questions, fitting)), most, batch_size)
+    answered = iter(own)
+    written = [next(answered) if fits else None for fits in fitting]
     digest = RowDigest([[list(message) for message in each.messages] for each in kept])
     settings = speaker.signature(text=str(digest), too_long=too_long, max_new=most)
     scores = likelihood.scores(settings)
@@ -163,10 +174,14 @@ def evaluate_answers(
             for each, answer, (nats, size) in zip(kept, written, costs, strict=True)
         )
         _write(request, answers, lines)
-    notes = {"left out because they are too long": dropped, "truncated": rows.tokens.cut}
+    notes = {
+        "left out because they are too long": dropped,
+        "truncated": rows.tokens.cut,
+        "whose question fills the context, without an answer of the model": fitting.count(False),
+    }
     return replace(
         scores,
-        scores=(*scores.scores, *answers_written(written, settings)),
+        scores=(*scores.scores, *(answers_written(own, settings) if own else ())),
         notes=tuple(f"conversations {what}: {n:,}" for what, n in notes.items() if n),
     )
 
@@ -272,10 +287,12 @@ def evaluate_instructions(
     return instructions_followed(asked, written, speaker.signature(text=digest, max_new=most))
 
 
-def _line(question: Message, answer: Answer) -> dict[str, Any]:
+def _line(question: Message, answer: Answer | None) -> dict[str, Any]:
+    asked = {"question": question.content, **({"input": question.input} if question.input else {})}
+    if answer is None:
+        return {**asked, "answer": None}
     return {
-        "question": question.content,
-        **({"input": question.input} if question.input else {}),
+        **asked,
         "answer": answer.text,
         "stopped": answer.stopped,
         "repetition": repetition(answer.ids),
