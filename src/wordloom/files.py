@@ -67,6 +67,31 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
+def link_target(path: Path) -> Path:
+    """Return the file that a symbolic link leads to; a rename to the link would replace the link itself."""
+    return Path(os.path.realpath(path))
+
+
+def is_special(path: Path) -> bool:
+    """Return True for a device, a pipe or a socket, which a file cannot replace."""
+    return os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
+
+
+def refusal(path: Path) -> OSError | None:
+    """Return the error that the system raises for a new file in place of ``path``; None if it takes one.
+
+    Missing folders count as folders that will be made.
+    """
+    path = link_target(path)
+    folder = next(parent for parent in path.parents if os.path.exists(parent))
+    try:
+        with temporary(folder / path.name) as beside:
+            beside.touch()
+    except OSError as error:
+        return error
+    return None
+
+
 def sync(path: Path) -> None:
     """Flush a file's content, or a folder's list of names, to disk where the system can."""
     if os.name == "nt":

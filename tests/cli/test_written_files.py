@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,40 @@ def test_no_file_is_written_twice_or_over_what_is_read(folder, monkeypatch):
     asked = ["evaluate", "classifier", "rows.tsv", "--plot", "rows.tsv", "--force"]
     with pytest.raises(WordloomError, match="picture format"):
         CliRunner().invoke(app, asked, catch_exceptions=False)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_pipe_is_refused_and_the_target_of_a_link_is_written(folder, monkeypatch, tmp_path, name):
+    monkeypatch.chdir(folder)
+    arguments = [str(one) for one in COMMANDS[name]]
+    ending = arguments[-1].removeprefix("FILE")
+    pipe, link, target = (tmp_path / f"{each}{ending}" for each in ("pipe", "link", "target"))
+    os.mkfifo(pipe)
+    with pytest.raises(WordloomError, match="is a device, a pipe or a socket; name a file"):
+        CliRunner().invoke(app, [*arguments[:-1], str(pipe), "--force"], catch_exceptions=False)
+    target.write_text("mine")
+    link.symlink_to(target)
+    done = CliRunner().invoke(app, [*arguments[:-1], str(link), "--force"], catch_exceptions=False)
+    assert done.exit_code == 0, done.stderr
+    assert link.is_symlink()
+    assert target.read_bytes() not in (b"mine", b"")
+
+
+def test_the_files_of_a_model_are_not_replaced(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    saved = folder / "saved"
+    for arguments in (
+        ["vectors", "convert", "words.bin", "saved", "--force"],
+        ["embed", "saved", "texts.txt", "--out", "saved/vectors.npy", "--force"],
+    ):
+        done = CliRunner().invoke(app, arguments)
+        before = {path: path.read_bytes() for path in saved.iterdir()}
+    assert "'saved/vectors.npy' would be read and written; choose another name" in str(done.exception)
+    assert {path: path.read_bytes() for path in saved.iterdir()} == before
+    os.mkfifo(folder / "pipe.bin")
+    done = CliRunner().invoke(app, ["vectors", "convert", "words.bin", "pipe.bin", "--force"])
+    assert "'pipe.bin' is a device, a pipe or a socket" in str(done.exception)
+    (folder / "pipe.bin").unlink()
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "embed"])

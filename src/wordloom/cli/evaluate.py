@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -20,6 +21,7 @@ from wordloom.progress import TerminalReporter
 
 if TYPE_CHECKING:
     from wordloom.evaluate import Scores
+    from wordloom.run.checkpoint.loaders import Checkpoint
 
 
 def command(
@@ -146,17 +148,20 @@ def command(
     check_options(ctx, contents, kind, evaluation, uses, files=bool(sources))
     if plot is None and translations is None and answers is None:
         refuse(ctx, "without --plot, --translations or --answers no file is written", "force")
-    if answers is not None and not answers.parent.is_dir():
-        raise WordloomError(f"--answers {answers}: there is no folder '{answers.parent}'; make it first")
-    read = (*(sources or ()), *(targets or ()))
-    refuse_existing(translations, answers, plot=plot, force=force, inputs=read)
+    for name, path in (("answers", answers), ("translations", translations)):
+        if path is not None and not path.parent.is_dir():
+            raise WordloomError(f"--{name} {path}: there is no folder '{path.parent}'; make it first")
+    read = [*(sources or ()), *(targets or ()), template, *_recipe_files(contents)]
+    models = (contents.folder, contents.base)
+    refuse_existing(translations, answers, plot=plot, force=force, inputs=read, models=models)
     model = kind.load(contents, device, dtype)
     notes = () if attention is None else (evaluate_with_attention(model, attention),)
     paths = {"plot": plot, "translations": translations, "answers": answers}
     given = {**ctx.params, **paths}  # ctx.params holds paths as text
     settings = {name: given[name] for name in evaluation.all_options}
     began = time.perf_counter()
-    scores = evaluation.run(Request(contents, sources or [], TerminalReporter()), model, **settings)
+    request = Request(contents, sources or [], TerminalReporter(), unwritten=[])
+    scores = evaluation.run(request, model, **settings)
     if attention is not None:
         scores = scores.with_setting("attention", attention)
     scores = replace(scores, notes=(*notes, *scores.notes))
@@ -166,6 +171,16 @@ def command(
         print(json_module.dumps({**facts, **scores.as_dict()}, ensure_ascii=False))
     else:
         print_scores(Console(), scores, seconds)
+    if request.unwritten:
+        raise WordloomError("; ".join(request.unwritten))
+
+
+def _recipe_files(checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield the files, folders, globs and data sets that the recipe of the checkpoint names."""
+    if checkpoint.recipe is None:
+        return
+    for part in (checkpoint.recipe.data.train, checkpoint.recipe.data.validation):
+        yield from [part] if isinstance(part, str) else part or ()
 
 
 def print_scores(console: Console, scores: Scores, seconds: float) -> None:

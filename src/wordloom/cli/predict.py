@@ -66,7 +66,9 @@ def command(
     model = kind.load(contents, device, dtype)
     settings = {name: ctx.params[name] for name in prediction.all_options}
     truncated = []
-    rows = prediction.run(Request(contents, sources or ["-"], TerminalReporter()), model, **settings)
+    rows = prediction.run(
+        Request(contents, sources or ["-"], TerminalReporter(), unwritten=[]), model, **settings
+    )
     for number, row in enumerate(rows, 1):
         print(json_module.dumps(row.facts, ensure_ascii=False) if json else row.line)
         if row.truncated:

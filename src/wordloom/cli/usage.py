@@ -6,7 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,26 +79,63 @@ def check_options(
 
 
 def refuse_existing(
-    *paths: Path | None, force: bool, plot: Path | None = None, inputs: Iterable[Path | str | None] = ()
+    *paths: Path | None,
+    force: bool,
+    plot: Path | None = None,
+    inputs: Iterable[Path | str | None] = (),
+    models: Iterable[Path | None] = (),
 ) -> None:
     """Raise WordloomError for files that cannot be written.
 
-    These are files that exist, unless ``force``; files that are written twice, or that are among the
-    ``inputs``; and a ``plot`` of an unknown format.
+    These are files that exist, unless ``force``; devices, pipes and sockets; files that the system refuses;
+    files that are written twice, or that are read: those of the ``inputs`` (files, folders, globs and data
+    sets) and the own files of the ``models``' folders; and a ``plot`` of an unknown format.
     """
+    from wordloom.files import is_special, refusal
+
     if plot is not None:
         from wordloom.inspect.figures import check_format
 
         check_format(plot)
-    uses = {os.path.realpath(path): "read" for path in inputs if path is not None}
+    written = set[str]()
     for path in filter(None, (*paths, plot)):
-        if path.is_dir():
+        if os.path.isdir(path):
             raise WordloomError(f"'{path}' is a folder; name a file")
+        if is_special(path):
+            raise WordloomError(f"'{path}' is a device, a pipe or a socket; name a file")
+        if error := refusal(path):
+            raise WordloomError(f"'{path}' cannot be written ({error.strerror}); choose another name")
         if path.exists() and not force:
             raise WordloomError(f"'{path}' exists; choose another name, or replace it with --force")
-        if use := uses.get(real := os.path.realpath(path)):
-            raise WordloomError(f"'{path}' would be {use} and written; choose another name")
-        uses[real] = "written"
+        real = os.path.realpath(path)
+        if real in written:
+            raise WordloomError(f"'{path}' would be written and written; choose another name")
+        if path.exists() and _is_read(path, inputs, models):
+            raise WordloomError(f"'{path}' would be read and written; choose another name")
+        if path.exists() and _is_standard_stream(path):
+            raise WordloomError(f"'{path}' is standard input or output of this command; choose another name")
+        written.add(real)
+
+
+def _is_standard_stream(path: Path) -> bool:
+    """Return True for the file that standard input or output is redirected to."""
+    for descriptor in (0, 1, 2):
+        with suppress(OSError):
+            if os.path.samestat(path.stat(), os.fstat(descriptor)):
+                return True
+    return False
+
+
+def _is_read(path: Path, inputs: Iterable[Path | str | None], models: Iterable[Path | None]) -> bool:
+    """Return True if an existing file is among the ``inputs``, or belongs to one of the ``models``."""
+    from wordloom.run.folder import is_own_file
+    from wordloom.run.prepare import real_files
+
+    for given in filter(None, inputs):
+        with suppress(WordloomError):  # a data set that is not here
+            if os.path.realpath(path) in real_files(str(given)):
+                return True
+    return any(is_own_file(path, model) for model in models if model is not None)
 
 
 @contextmanager

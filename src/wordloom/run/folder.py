@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Collection, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +28,25 @@ _OURS = (
     *("vectors.npy", "words.txt", "counts.npy", "vectors.json", "vocabulary.tsv", "phrases.json"),
     *("model.bin", "source_tokenizer", "adapter_config.json", "adapter_model.safetensors"),
 )
+# The files of other tools' models.
+_THEIRS = (
+    *("*.safetensors*", "*.bin", "*.model", "vocab.*", "merges.txt", "encoder.json", "*_map.json"),
+    *("added_tokens.json", "modules.json", "README.md"),
+)
 # Settings that may change on resume: they decide what is reported and kept, not what is computed.
 _FREE_ON_RESUME = (
     *("log_every", "save_every", "keep_last", "tensorboard", "sample_every", "sample_prompt"),
     *("sample_tokens", "allocator", *BUDGETS),
 )
+
+
+def is_own_file(path: Path, folder: Path) -> bool:
+    """Return True if ``path`` is ``folder`` itself, or a file of the run or the model in it."""
+    real, whole = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
+    if not real.is_relative_to(whole) or real == whole:
+        return real == whole
+    name = real.relative_to(whole).parts[0]
+    return any(fnmatch(name, pattern) for pattern in (*_OURS, *_THEIRS, "metrics.jsonl", "recipe.toml"))
 
 
 class RunFolder:

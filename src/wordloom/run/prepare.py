@@ -291,7 +291,7 @@ def _further(left_out: Mapping[str, int] | None) -> str:
 
 def _check_separate_files(recipe: Recipe) -> None:
     """Raise RecipeError for a file that is both a training and a validation file."""
-    training, held_out = (_real_files(part or ()) for part in (recipe.data.train, recipe.data.validation))
+    training, held_out = (real_files(part or ()) for part in (recipe.data.train, recipe.data.validation))
     for path in filter(training.__contains__, held_out):
         raise RecipeError(f"{held_out[path]}: is both a training and a validation file; take it from one")
 
@@ -306,7 +306,7 @@ def _check_files(recipe: Recipe) -> None:
             )
 
 
-def _real_files(sources: str | Sequence[str]) -> dict[str, str]:
+def real_files(sources: str | Sequence[str]) -> dict[str, str]:
     """Return the names of the files of ``sources`` by their real paths."""
     files: dict[str, str] = {}
     for name in [sources] if isinstance(sources, str) else sources:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from wordloom.errors import VectorError
-from wordloom.files import whole_file
+from wordloom.files import link_target, whole_file
 
 
 @contextmanager
@@ -81,9 +81,12 @@ def written(folder: Path) -> Iterator[None]:
 def new_file(path: Path) -> Iterator[Any]:
     """Open a :func:`~wordloom.files.whole_file` for writing, gzipped if the name ends in .gz.
 
+    A symbolic link stays, and the file that it leads to is written.
+
     Raises VectorError if the system cannot write it.
     """
-    with written(path.parent), whole_file(path) as raw, ExitStack() as stack:
+    target = link_target(path)
+    with written(target.parent), whole_file(target) as raw, ExitStack() as stack:
         if path.suffix == ".gz":
             yield stack.enter_context(gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0))
         else:

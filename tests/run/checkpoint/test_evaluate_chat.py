@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from wordloom.evaluate.chat import answer_likelihood
 from wordloom.run import train
 from wordloom.run.answers import answers
 from wordloom.text import Tokenizer
-from wordloom.text.chat import Message, encode_chat, end_of_turn, template_of
+from wordloom.text.chat import Message, encode_chat, end_of_turn, shipped_source, template_of
 from wordloom.weights import load_model
 
 runner = CliRunner()
@@ -150,6 +152,52 @@ def test_other_data_other_templates_and_running_text(assistant: Path, tmp_path: 
         assistant, tmp_path / "book.txt", "--stride", 4, code=2
     )
     assert "perplexity" in values(evaluated(assistant, tmp_path / "book.txt", "--task", "text"))
+
+
+def test_answers_replace_no_file_that_is_read_and_no_pipe(
+    assistant: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    template = tmp_path / "mine.jinja"
+    template.write_text(shipped_source("plain"))
+    data = assistant.parent / "chat.json"  # of the recipe
+    own = [assistant / name for name in ("config.json", "recipe.toml", "model.safetensors", "tokenizer.json")]
+    before = {path: path.read_bytes() for path in (*own, data, template)}
+    for path, says in (
+        *((path, "would be read and written") for path in before),
+        (Path("pipe"), "'pipe' is a device, a pipe or a socket; name a file"),
+        (Path("a" * 250), r"cannot be written \(File name too long\); choose another name"),
+        (Path("/proc/x"), "'/proc/x' cannot be written"),
+    ):
+        said = evaluated(assistant, "--answers", path, "--force", "--template", template, code=2)
+        assert re.search(says, said), path
+    assert {path: path.read_bytes() for path in before} == before
+    assert not (assistant / "answers.jsonl").exists()
+    for flags in ([], ["--force"]):  # a file that is not the model's own
+        evaluated(assistant, "--answers", assistant / "answers.jsonl", "--first", 1, *flags)
+
+
+def test_answers_go_to_the_target_of_a_link(assistant: Path, tmp_path: Path) -> None:
+    target, link = tmp_path / "target.jsonl", tmp_path / "link.jsonl"
+    target.write_text("old")
+    link.symlink_to(target)
+    evaluated(assistant, "--answers", link, "--force", "--first", 1)
+    assert link.is_symlink()
+    assert json.loads(target.read_text())["question"]
+
+
+def test_scores_are_printed_though_a_file_cannot_be_written(
+    assistant: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("wordloom.run.checkpoint.evaluate_chat.write_text", full)
+    arguments = ["evaluate", str(assistant), "--first", "1", "--answers", str(tmp_path / "a.jsonl")]
+    done = runner.invoke(app, arguments)
+    assert "bits_per_byte" in done.stdout
+    assert str(done.exception) == f"'{tmp_path / 'a.jsonl'}' is not written: No space left on device"
 
 
 def test_questions_that_fill_the_context_are_counted_and_not_answered(

@@ -177,14 +177,16 @@ def _clear(chat: Chat) -> None:
 
 def _save(chat: Chat, argument: str) -> None:
     from wordloom.errors import ChatError
-    from wordloom.files import write_text
+    from wordloom.files import link_target, write_text
 
     path = Path(_named(argument, "save"))
     messages = [{"role": message.role, "content": message.content} for message in chat.messages]
     try:
         if path.exists():
             raise ChatError(f"{path} exists; choose another name")
-        write_text(path, json_module.dumps({"messages": messages}, indent=2, ensure_ascii=False) + "\n")
+        write_text(
+            link_target(path), json_module.dumps({"messages": messages}, indent=2, ensure_ascii=False) + "\n"
+        )
     except OSError as error:
         raise ChatError(f"{path} cannot be written: {error.strerror}") from None
     print_note(f"wrote {path}")

@@ -114,8 +114,8 @@ def command(
     """Turn texts or tokens into vectors, or cluster texts."""
     from wordloom.data.rows.texts import placed_texts
 
-    inputs = (model, texts, fit_on, counts, component)
-    refuse_existing(out, save_component, plot=plot, force=force, inputs=inputs)
+    inputs = (texts, fit_on, counts, component)
+    refuse_existing(out, save_component, plot=plot, force=force, inputs=inputs, models=(model,))
     if save_component is not None and save_component.suffix != ".npy":
         raise UsageError(f"--save-component writes a .npy file, not '{save_component}'; name it so")
     _check_vectors(model)

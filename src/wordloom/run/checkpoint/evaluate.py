@@ -30,7 +30,7 @@ from wordloom.evaluate import Scores, lambada, number_agreement, passages, perpl
 from wordloom.evaluate.forward import dtype_name
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.evaluate.score import perplexity_of
-from wordloom.files import write_text
+from wordloom.files import link_target, write_text
 from wordloom.inspect.score_plots import draw_confusion
 from wordloom.models import body_config
 from wordloom.models.building.attention import set_attention
@@ -228,8 +228,8 @@ def evaluate_head(
     if plot is not None:
         column = reading["label_column"]
         kind = column if isinstance(column, str) and column != "file" else "label"
-        draw_confusion(**scores.details["confusion"], path=plot, kind=kind)
-        request.reporter.say(f"wrote {plot}")
+        matrix = scores.details["confusion"]
+        request.write(plot, lambda path: draw_confusion(**matrix, path=path, kind=kind))
     return scores
 
 
@@ -374,8 +374,8 @@ def evaluate_translation(
             **options,
         )
     if translations is not None:
-        write_text(translations, "".join(f"{line}\n" for line in written))
-        request.reporter.say(f"wrote {translations}")
+        text = "".join(f"{line}\n" for line in written)
+        request.write(translations, lambda path: write_text(link_target(path), text))
     return scores
 
 

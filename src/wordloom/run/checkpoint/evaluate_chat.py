@@ -36,7 +36,7 @@ from wordloom.evaluate.chat import (
 from wordloom.evaluate.chat.answers import answers_written
 from wordloom.evaluate.forward import dtype_name
 from wordloom.evaluate.reading import tokenizer_name
-from wordloom.files import write_text
+from wordloom.files import link_target, write_text
 from wordloom.models import context_limit
 from wordloom.recipe.data import ChatData, InstructionData, PreferenceData
 from wordloom.run.answers import answers, fits
@@ -301,5 +301,5 @@ def _line(question: Message, answer: Answer | None) -> dict[str, Any]:
 
 
 def _write(request: Request, path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    write_text(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
-    request.reporter.say(f"wrote {path}")
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    request.write(path, lambda path: write_text(link_target(path), text))

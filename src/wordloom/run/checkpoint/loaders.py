@@ -17,7 +17,7 @@ import torch
 
 from wordloom.data.files.source import Columns
 from wordloom.data.rows.labelled import Column
-from wordloom.errors import CheckpointError, DeviceError, did_you_mean
+from wordloom.errors import CheckpointError, DeviceError, WordloomError, did_you_mean
 from wordloom.models.building.lora import merge_adapter
 from wordloom.models.building.quantized import quantize_model, require_int8
 from wordloom.recipe import Recipe
@@ -112,11 +112,25 @@ class Reporter(Protocol):
 
 
 class Request(NamedTuple):
-    """A checkpoint, the ``sources`` that a command reads, and the ``reporter`` that shows its progress."""
+    """A checkpoint, the ``sources`` that a command reads, and the ``reporter`` that shows its progress.
+
+    ``unwritten`` receives the errors of :meth:`write`.
+    """
 
     checkpoint: Checkpoint
     sources: Sequence[str]
     reporter: Reporter
+    unwritten: list[str]
+
+    def write(self, path: Path, write: Callable[[Path], object]) -> None:
+        """Write a file and report it; an error is kept, so that the scores are printed first."""
+        try:
+            write(path)
+        except (OSError, WordloomError) as error:
+            reason = error.strerror if isinstance(error, OSError) else None
+            self.unwritten.append(f"'{path}' is not written: {reason or error}")
+        else:
+            self.reporter.say(f"wrote {path}")
 
     def report_columns(self, names: str) -> None:
         """Report the columns that are read; the recipe of the checkpoint names those that were not given."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import VectorError, did_you_mean
-from wordloom.files import abandoned
+from wordloom.files import abandoned, is_special
 from wordloom.vectors.corpus.phrases import write_phrases
 from wordloom.vectors.corpus.vocabulary import saved_rule, word_rule
 from wordloom.vectors.fasttext.model import FastTextArgs, FastTextModel
@@ -139,6 +139,8 @@ def _check_dest(source: Path, dest: Path, to: str | None, force: bool) -> None:
         raise VectorError(f"'{dest}' is the source; give another name")
     if dest.is_dir() and not set(dest.iterdir()) - abandoned(dest) and to in (None, "folder"):
         return
+    if is_special(dest):
+        raise VectorError(f"'{dest}' is a device, a pipe or a socket; name a file or a folder")
     if not force:
         raise VectorError(f"'{dest}' exists already; replace it with --force, or give another name")
     if to is not None and dest.is_dir() != (to == "folder"):
