@@ -168,16 +168,19 @@ def test_on_a_terminal(assistant: Path) -> None:
     )  # fmt: skip
     os.close(theirs)
     try:
+
+        def told(typed: bytes, mark: str) -> str:
+            """What the terminal shows after these keys, until the prompt that follows ``mark``."""
+            os.write(ours, typed)
+            seen = _read_until(ours, mark)
+            return seen if PROMPT in seen.rsplit(mark, 1)[1] else seen + _read_until(ours, PROMPT)
+
         _read_until(ours, PROMPT)
-        os.write(ours, b"Count.\r")
-        assert "one two three" in _read_until(ours, "tokens/s")
-        os.write(ours, b"/undo\r")
-        _read_until(ours, "removed: Count.")
-        os.write(ours, b"/hlep\r")
-        _read_until(ours, "did you mean '/help'")
-        os.write(ours, b"\x1b[A\x1b[A\x1b[A\r")  # the third line before: Count.
-        assert "one two three" in _read_until(ours, "tokens/s")
-        _read_until(ours, PROMPT)
+        assert "one two three" in told(b"Count.\r", "tokens/s")
+        told(b"/undo\r", "removed: Count.")
+        told(b"/hlep\r", "did you mean '/help'")
+        third_line_before = b"\x1b[A\x1b[A\x1b[A\r"
+        assert "one two three" in told(third_line_before, "tokens/s")
         os.write(ours, b"\x04")
         assert process.wait(timeout=60) == 0
     finally:
