@@ -73,7 +73,8 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     'allowed: steps, tokens'
     """
     names = list(allowed)
-    close = get_close_matches(name, names, n=2, cutoff=0.6)
+    begun = [known for known in names if len(name) > 3 and known.startswith(name)]
+    close = begun[:2] or get_close_matches(name, names, n=2, cutoff=0.6)
     if close:
         return "did you mean " + " or ".join(f"'{near}'" for near in close) + "?"
     return "allowed: " + ", ".join(names)

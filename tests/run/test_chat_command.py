@@ -14,6 +14,7 @@ import pytest
 from tests.generate.test_cli import MAIN, PROMPT, _read_until
 from tests.run.tasks.test_instruction import RECORDS, recipe_in
 
+import wordloom
 from wordloom.run import train
 
 GREEDY = ["--temperature", "0", "--max-new-tokens", "12"]
@@ -57,6 +58,30 @@ def test_each_piped_line_is_a_turn(assistant: Path, tmp_path: Path) -> None:
     assert loaded.stderr.count("temperature 0.5") == 2
 
 
+def test_the_system_message_is_shown_changed_and_removed(assistant: Path) -> None:
+    ran = chat(assistant, said='/system\n/system Be.\n/system\n/system ""\n/system\n')
+    assert ran.returncode == 0
+    told = [line for line in ran.stderr.splitlines() if "system" in line]
+    assert told == [
+        "system none", "the system message is changed", "system Be.", "the system message is removed",
+        "system none",
+    ]  # fmt: skip
+
+
+def test_turns_that_are_dropped_are_told_in_a_pipe(assistant: Path) -> None:
+    ran = chat(assistant, "--when-full", "drop", said="Name the colour. grass and sky and all\n" * 14)
+    assert ran.returncode == 0
+    assert "the oldest turn was dropped" in ran.stderr
+
+
+def test_from_python(assistant: Path) -> None:
+    lm = wordloom.load(assistant)
+    talk = lm.chat(temperature=0, max_new_tokens=12, system="Be.")
+    assert talk.messages[0].content == "Be."
+    assert lm.chat().system is None
+    assert "".join(lm.chat(temperature=0, max_new_tokens=12).ask("Count.")) == "one two three"
+
+
 def test_json_has_one_object_for_each_turn(assistant: Path) -> None:
     asked = [{"content": "Name the\ncolour.\n\nsky"}] * 2
     ran = chat(
@@ -94,6 +119,7 @@ def test_a_byte_order_mark_is_no_part_of_a_question(assistant: Path, tmp_path: P
 
 @pytest.mark.parametrize(("lines", "says"), [
     ("/temprature 1\n", "unknown command /temprature; did you mean '/temperature'"),
+    ("/temp 1\n", "unknown command /temp; did you mean '/temperature'?"),
     ("/temperature hot\n", "/temperature takes a number, not 'hot'"),
     ("/retry\n", "there is no answer to replace"),
     ("/save\n", "/save needs the name of a file"),

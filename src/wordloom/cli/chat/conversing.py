@@ -27,7 +27,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 HELP = """\
 /temperature X  /top-k N  /top-p X  /max-new-tokens N  /seed N   change a setting; alone, show it
-/system TEXT    change the system message; alone, remove it
+/system TEXT    change the system message; alone, show it; "" removes it
 /undo           remove the last question and its answer
 /retry          answer the last question again
 /edit TEXT      replace the last question
@@ -74,8 +74,8 @@ def converse(
                 _print_json(chat, "".join(pieces))
             else:
                 print_pieces(pieces, terminal=terminal)
-                if terminal:
-                    print_note(_about(chat))
+                if terminal or chat.dropped:
+                    print_note(_about(chat) if terminal else _dropped(chat))
         except WordloomError as error:
             if not terminal:
                 raise
@@ -161,8 +161,11 @@ def _set(chat: Chat, name: str, argument: str) -> None:
 
 
 def _system(chat: Chat, argument: str) -> None:
-    chat.system = argument or None
-    print_note("the system message is changed" if argument else "the system message is removed")
+    if not argument:
+        print_note(f"system {chat.system or 'none'}")
+        return
+    chat.system = None if argument == '""' else argument
+    print_note("the system message is changed" if chat.system else "the system message is removed")
 
 
 def _undo(chat: Chat) -> None:
@@ -255,11 +258,16 @@ def _about(chat: Chat) -> str:
         return ""
     facts = [f"{usage.written:,} tokens, {usage.tokens_per_second:,.0f} tokens/s, {usage.read:,} read"]
     if chat.dropped:
-        facts.append(f"the {chat.dropped} oldest turns were dropped")
+        facts.append(_dropped(chat))
     if usage.finish_reason == "length":
         full = chat.room is not None and chat.n_tokens >= chat.room
         facts.append("the context is full" if full else "the answer reached its longest length")
     return "; ".join(facts)
+
+
+def _dropped(chat: Chat) -> str:
+    oldest = "the oldest turn was" if chat.dropped == 1 else f"the {chat.dropped} oldest turns were"
+    return f"{oldest} dropped"
 
 
 def _print_json(chat: Chat, answer: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from wordloom.errors import GenerationError
 from wordloom.generate import (
@@ -29,6 +29,9 @@ from wordloom.run.models.embedder import Embedder
 from wordloom.run.models.tokenizers import ReadsText
 from wordloom.text import Specials
 from wordloom.weights import save_model
+
+if TYPE_CHECKING:
+    from wordloom.run.chat import Chat
 
 _warn_once = cache(logging.getLogger(__name__).warning)
 
@@ -119,6 +122,20 @@ class LanguageModel(ReadsText):
         """
         tokenizer = self.text_tokenizer if isinstance(prompt, str) else self.tokenizer
         return next_tokens(self.model, tokenizer, prompt, k)
+
+    def chat(self, sampling: Sampling | None = None, *, system: str | None = None, **given: Any) -> Chat:
+        """Return a conversation with an assistant, whose :meth:`~wordloom.run.chat.Chat.ask` yields answers.
+
+        ``system`` is its system message, by default that of the training; an empty text means none.
+
+        Raises ChatError for a model without a chat template.
+        """
+        from wordloom.run.chat import Chat
+
+        sampling, eos_ids = self._sampling(sampling, given)
+        chat = Chat(self.model, self.text_tokenizer, sampling, eos_ids=eos_ids)
+        chat.system = self.system if system is None else system
+        return chat
 
     def embedder(self, **settings: Any) -> Embedder:
         """Return an :class:`~wordloom.run.models.embedder.Embedder` of texts with these settings."""
