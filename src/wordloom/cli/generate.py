@@ -97,10 +97,8 @@ def command(
             given["stop"] = tuple(text.replace("\\n", "\n") for text in stop)
         if stop_id:
             given["stop_ids"] = tuple(given.pop("stop_id"))
-        if not ids and lm.tokenizer.chat_template is not None:
-            print_note(
-                f"the model answers conversations; this continues text: try wordloom chat {checkpoint}"
-            )
+        if not ids and lm.tokenizer is not None and lm.tokenizer.chat_template is not None:
+            print_note(f"this continues text; the model answers conversations: wordloom chat {checkpoint}")
         options: StreamOptions = {"specials": specials, "speculate": lm.drafter(speculate)}
         result = _generate(lm, prompts, given, options, echo=echo, quiet=as_json)
     if as_json:
