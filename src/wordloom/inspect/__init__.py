@@ -11,12 +11,19 @@ from wordloom.lazy import lazy_names
 
 __all__ = [
     "Alignment", "AttentionMap", "Component", "GradientFlow", "KvCache", "ParameterTable", "alignment_map",
-    "attention_map", "draw_axes", "draw_gradients", "draw_lengths", "draw_map", "gradient_flow",
-    "parameter_table",
+    "attention_map", "draw_axes", "draw_gradients", "draw_lengths", "draw_map", "gate_values",
+    "gradient_flow", "last_attention", "parameter_table",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from wordloom.inspect.attention import Alignment, AttentionMap, alignment_map, attention_map
+    from wordloom.inspect.attention import (
+        Alignment,
+        AttentionMap,
+        alignment_map,
+        attention_map,
+        last_attention,
+    )
+    from wordloom.inspect.gates import gate_values
     from wordloom.inspect.gradients import GradientFlow, draw_gradients, gradient_flow
     from wordloom.inspect.parameters import Component, KvCache, ParameterTable, parameter_table
     from wordloom.inspect.score_plots import draw_lengths

@@ -152,11 +152,21 @@ class Alignment:
         return figure
 
 
+class _LastRows(list[Tensor]):
+    """Records the weights of the last query alone: [B, H, S] of each layer."""
+
+    def append(self, weights: Tensor) -> None:
+        super().append(weights[:, :, -1].clone())
+
+
 @contextmanager
-def recording(layers: Sequence[Attention]) -> Iterator[list[Tensor]]:
-    """Run ``layers`` by the exact twin of their kernels, and record the weights [B, H, T, S] of each."""
+def recording(layers: Sequence[Attention], *, last: bool = False) -> Iterator[list[Tensor]]:
+    """Run ``layers`` by the exact twin of their kernels, and record the weights [B, H, T, S] of each.
+
+    With ``last``, only the weights [B, H, S] of the last query are recorded.
+    """
     before = [layer.backend for layer in layers]
-    recorded: list[Tensor] = []
+    recorded: list[Tensor] = _LastRows() if last else []
     try:
         for layer in layers:
             layer.backend, layer.recorded = "exact", recorded
@@ -173,6 +183,20 @@ def attention_map(model: Any, ids: Sequence[int], tokens: Sequence[str] | None =
 
     Raises GenerationError for no ids, for more than max_seq_len ids, and for a model without attention.
     """
+    weights = _recorded(model, ids, last=False)  # [layers, H, T, T]
+    names = tuple(tokens) if tokens is not None else tuple(str(i) for i in ids)
+    return AttentionMap(names, weights)
+
+
+def last_attention(model: Any, ids: Sequence[int]) -> Tensor:
+    """Return the attention weights [layers, H, T] of the last of ``ids``; raises as :func:`attention_map`.
+
+    The memory grows with the weights of one layer, not of all layers.
+    """
+    return _recorded(model, ids, last=True)
+
+
+def _recorded(model: Any, ids: Sequence[int], *, last: bool) -> Tensor:
     if not ids:
         raise GenerationError("attention needs at least one token; give a prompt that is not empty")
     layers = [module for module in model.modules() if isinstance(module, Attention)]
@@ -184,10 +208,9 @@ def attention_map(model: Any, ids: Sequence[int], tokens: Sequence[str] | None =
         raise GenerationError(
             f"the prompt has {len(ids)} tokens and the model takes {model.config.max_seq_len}; shorten it"
         )
-    with evaluating(model), recording(layers) as recorded:
+    with evaluating(model), recording(layers, last=last) as recorded:
         model.hidden(torch.tensor([list(ids)], device=next(model.parameters()).device))
-    names = tuple(tokens) if tokens is not None else tuple(str(i) for i in ids)
-    return AttentionMap(names, torch.cat(recorded).cpu())  # each [1, H, T, T] -> [layers, H, T, T]
+    return torch.cat(recorded).cpu()  # each [1, H, T, T] -> [layers, H, T, T]; with last [layers, H, T]
 
 
 def alignment_map(

@@ -13,15 +13,19 @@ from pathlib import Path
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.staticfiles import StaticFiles
+from starlette.responses import Response
+from starlette.types import Scope
 
 from wordloom import __version__
 from wordloom.serve.api import (
     answer,
+    card,
     chat,
     classify,
     completions,
     embeddings,
     fill_mask,
+    inspect,
     responses,
     score,
     state,
@@ -36,6 +40,7 @@ from wordloom.serve.models import Models
 log = logging.getLogger(__name__)
 
 _ROUTERS = (
+    card.router,  # before the state, whose path of a model would match too
     state.router,
     completions.router,
     chat.router,
@@ -48,7 +53,26 @@ _ROUTERS = (
     classify.router,
     answer.router,
     words.router,
+    inspect.router,
 )
+
+_PAGE_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",  # a browser asks whether a file has changed
+}
+
+
+class _PageFiles(StaticFiles):
+    """The files of the page, with headers that keep out scripts and styles of other origins."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers.update(_PAGE_HEADERS)
+        return response
 
 
 def create_app(
@@ -77,7 +101,7 @@ def create_app(
         app.include_router(router)
     page = Path(str(resources.files("wordloom.serve") / "page"))
     open_paths = ["/", *(f"/{path.relative_to(page)}" for path in page.rglob("*") if path.is_file())]
-    app.mount("/", StaticFiles(directory=page, html=True), name="page")
+    app.mount("/", _PageFiles(directory=page, html=True), name="page")
     app.add_middleware(Gate, limits=limits, open_paths=open_paths)
     if origins:
         app.add_middleware(

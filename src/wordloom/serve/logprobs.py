@@ -9,7 +9,7 @@ from wordloom.serve.engine import Token
 from wordloom.text import Tokenizer
 
 WHITESPACE = " \t\r\n"  # left out in front of an answer
-_LOWEST = -9999.0  # for a probability of 0, as JSON has no infinity
+LOWEST = -9999.0  # for a probability of 0, as JSON has no infinity
 
 
 def _bytes(tokenizer: Tokenizer, index: int) -> bytes | None:
@@ -17,7 +17,7 @@ def _bytes(tokenizer: Tokenizer, index: int) -> bytes | None:
     return None if table is None or index >= len(table) else table[index]
 
 
-def _name(tokenizer: Tokenizer, index: int) -> str:
+def token_name(tokenizer: Tokenizer, index: int) -> str:
     """Return the text of a token, or its name in the vocabulary if it has no text of its own."""
     raw = _bytes(tokenizer, index)
     if raw is None:
@@ -29,7 +29,7 @@ def _name(tokenizer: Tokenizer, index: int) -> str:
 
 
 def _finite(value: float) -> float:
-    return max(value, _LOWEST)
+    return max(value, LOWEST)
 
 
 def entry(tokenizer: Tokenizer, token: Token, k: int, *, first: bool = False) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _one(tokenizer: Tokenizer, index: int, logprob: float, text: str = "") -> di
     if raw is None:
         raw = text.encode() if text else None
     return {
-        "token": _name(tokenizer, index),
+        "token": token_name(tokenizer, index),
         "logprob": _finite(logprob),
         "bytes": None if raw is None else list(raw),
     }
@@ -72,11 +72,11 @@ class LogprobsOfCompletion:
             offsets.append(self.offset)
             self.offset += len(token.text)
         return {
-            "tokens": [_name(self.tokenizer, token.id) for token in tokens],
+            "tokens": [token_name(self.tokenizer, token.id) for token in tokens],
             "token_logprobs": [_finite(token.logprob) for token in tokens],
             "top_logprobs": [
                 {
-                    _name(self.tokenizer, each.id): _finite(each.logprob)
+                    token_name(self.tokenizer, each.id): _finite(each.logprob)
                     for each in token.alternatives[: self.k]
                 }
                 for token in tokens

@@ -15,7 +15,8 @@ from pydantic import Field
 from wordloom.errors import ChatError
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.tasks.conversing import end_ids, with_system_message
-from wordloom.serve.api.completions import settings_of, usage_of, wants_usage, with_errors
+from wordloom.serve.api.alternatives import alternatives_of
+from wordloom.serve.api.completions import check_ids, settings_of, usage_of, wants_usage, with_errors
 from wordloom.serve.api.fields import MOST_LOGPROBS, Body, SamplingFields, Text, Unsupported
 from wordloom.serve.api.writing import Writing, event_stream, until_left, using, write, writer_of
 from wordloom.serve.engine import Token
@@ -55,8 +56,6 @@ class ChatCompletion(SamplingFields, Unsupported):
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
-    alternatives: int = Field(0, ge=0, le=MOST_LOGPROBS)
-    """Report so many likely tokens of each token, with their probabilities before and after the settings."""
 
 
 def chat_prompt(lm: LanguageModel, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
@@ -96,6 +95,10 @@ async def chat_completions(body: ChatCompletion, http: HttpRequest) -> Any:
         served, adapter = await stack.enter_async_context(using(http, body.model))
         lm = writer_of(served)
         prompt, ends = chat_prompt(lm, [message.message() for message in body.messages])
+        begun = body.continue_ids or []
+        check_ids(lm, begun, "continue_ids")
+        prompt = [*prompt, *begun]
+        has_text = bool(lm.text_tokenizer.decode(begun, skip_special_tokens=True).strip(WHITESPACE))
         given = body.given()
         if body.max_completion_tokens is not None:
             given["max_new_tokens"] = body.max_completion_tokens
@@ -105,13 +108,13 @@ async def chat_completions(body: ChatCompletion, http: HttpRequest) -> Any:
         )  # fmt: skip
         stack.callback(writing.stream.cancel)
         if not body.stream:
-            answer = await until_left(http, _whole(body, writing))
+            answer = await until_left(http, _whole(body, writing, has_text))
             await stack.aclose()
             return answer
     except BaseException:
         await stack.aclose()
         raise
-    return event_stream(http, _events(body, writing, stack))
+    return event_stream(http, _events(body, writing, has_text, stack))
 
 
 def _head(body: ChatCompletion, kind: str) -> dict[str, Any]:
@@ -123,7 +126,8 @@ def _head(body: ChatCompletion, kind: str) -> dict[str, Any]:
     }
 
 
-async def _whole(body: ChatCompletion, writing: Writing) -> dict[str, Any]:
+async def _whole(body: ChatCompletion, writing: Writing, has_text: bool) -> dict[str, Any]:
+    """Return the whole answer; if what it continues ``has_text``, its first whitespace stays."""
     texts: list[list[Token]] = [[] for _ in range(body.n or 1)]
     async for tokens in writing.tokens():
         for token in tokens:
@@ -131,12 +135,9 @@ async def _whole(body: ChatCompletion, writing: Writing) -> dict[str, Any]:
     choices = [
         {
             "index": number,
-            "message": {
-                "role": "assistant",
-                "content": "".join(token.text for token in tokens).lstrip(WHITESPACE),
-            },
-            "logprobs": _logprobs(body, writing, tokens, begun=False),
-            **_alternatives(body, writing, tokens),
+            "message": {"role": "assistant", "content": _text(tokens, has_text)},
+            "logprobs": _logprobs(body, writing, tokens, begun=has_text),
+            **alternatives_of(body, writing, tokens),
             "finish_reason": tokens[-1].finish_reason,
         }
         for number, tokens in enumerate(texts)
@@ -145,15 +146,20 @@ async def _whole(body: ChatCompletion, writing: Writing) -> dict[str, Any]:
     return {**head, "choices": choices, "usage": usage_of([writing]), **settings_of(body, [writing])}
 
 
+def _text(tokens: Sequence[Token], has_text: bool) -> str:
+    text = "".join(token.text for token in tokens)
+    return text if has_text else text.lstrip(WHITESPACE)
+
+
 async def _events(
-    body: ChatCompletion, writing: Writing, stack: AsyncExitStack
+    body: ChatCompletion, writing: Writing, has_text: bool, stack: AsyncExitStack
 ) -> AsyncIterator[dict[str, str]]:
     async with stack:
-        async for event in with_errors(_chunks(body, writing)):
+        async for event in with_errors(_chunks(body, writing, has_text)):
             yield event
 
 
-async def _chunks(body: ChatCompletion, writing: Writing) -> AsyncIterator[dict[str, Any]]:
+async def _chunks(body: ChatCompletion, writing: Writing, has_text: bool) -> AsyncIterator[dict[str, Any]]:
     head = _head(body, "chat.completion.chunk")
     usage: dict[str, Any] = {"usage": None} if wants_usage(body) else {}
 
@@ -163,7 +169,7 @@ async def _chunks(body: ChatCompletion, writing: Writing) -> AsyncIterator[dict[
 
     for number in range(body.n or 1):
         yield chunk(number, {"role": "assistant", "content": None})
-    begun = [False] * (body.n or 1)
+    begun = [has_text] * (body.n or 1)
     async for tokens in writing.tokens():
         for token in tokens:
             before = begun[token.choice]
@@ -171,7 +177,7 @@ async def _chunks(body: ChatCompletion, writing: Writing) -> AsyncIterator[dict[
             begun[token.choice] |= bool(text)
             more = {
                 "logprobs": _logprobs(body, writing, [token], begun=before),
-                **_alternatives(body, writing, [token]),
+                **alternatives_of(body, writing, [token]),
             }
             if text or body.logprobs or body.alternatives:
                 yield chunk(token.choice, {"content": text}, **more)
@@ -194,29 +200,3 @@ def _logprobs(
             content.append(entry(writing.tokenizer, token, body.top_logprobs or 0, first=not begun))
             begun = begun or bool(token.text.strip(WHITESPACE))
     return {"content": content, "refusal": None}
-
-
-def _alternatives(body: ChatCompletion, writing: Writing, tokens: Sequence[Token]) -> dict[str, Any]:
-    """Return each token with the likely ones in its place, if they were asked for."""
-    if not body.alternatives:
-        return {}
-    return {"tokens": [token_with_alternatives(writing, token) for token in tokens]}
-
-
-def token_with_alternatives(writing: Writing, token: Token) -> dict[str, Any]:
-    """Return a token, and the probability of each likely one by the model and by the settings."""
-    one = entry(writing.tokenizer, token, 0)
-    return {
-        "id": token.id,
-        "text": token.text,
-        "logprob": one["logprob"],
-        "alternatives": [
-            {
-                "id": each.id,
-                "token": entry(writing.tokenizer, Token(0, each.id, "", each.logprob, None), 0)["token"],
-                "logprob": max(each.logprob, -9999.0),
-                "kept": each.kept,
-            }
-            for each in token.alternatives
-        ],
-    }

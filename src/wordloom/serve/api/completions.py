@@ -17,6 +17,7 @@ from wordloom.errors import WordloomError
 from wordloom.generate.prompts import DEFAULT_NEW_TOKENS
 from wordloom.generate.text import prompt_ids
 from wordloom.run.models.language_model import LanguageModel
+from wordloom.serve.api.alternatives import alternatives_of
 from wordloom.serve.api.fields import Ids, SamplingFields, Text
 from wordloom.serve.api.writing import Writing, event_stream, until_left, using, write, writer_of
 from wordloom.serve.engine import Token
@@ -43,16 +44,30 @@ class Completion(SamplingFields):
         given: Any = self.prompt
         if isinstance(given, str) or isinstance(given[0], int):
             given = [given]
-        found = []
-        for number, each in enumerate(given):
-            try:
-                found.append(prompt_ids(lm.tokenizer, each, specials="text", number=number))
-            except WordloomError as error:
-                raise ApiError(400, str(error), param="prompt") from None
-            V = lm.model.config.vocab_size
-            if any(token >= V for token in found[-1]):
-                raise ApiError(400, f"'prompt' has an id beyond the vocabulary of {V:,}", param="prompt")
+        found = [ids_of(lm, each, number) for number, each in enumerate(given)]
+        if self.continue_ids:
+            if len(found) > 1:
+                raise ApiError(400, "'continue_ids' need a single prompt", param="continue_ids")
+            check_ids(lm, self.continue_ids, "continue_ids")
+            found[0] += self.continue_ids
         return found
+
+
+def ids_of(lm: LanguageModel, prompt: str | list[int], number: int = 0) -> list[int]:
+    """Return the ids of a prompt; raises ApiError for one that cannot be read."""
+    try:
+        ids = prompt_ids(lm.tokenizer, prompt, specials="text", number=number)
+    except WordloomError as error:
+        raise ApiError(400, str(error), param="prompt") from None
+    check_ids(lm, ids, "prompt")
+    return ids
+
+
+def check_ids(lm: LanguageModel, ids: Sequence[int], param: str) -> None:
+    """Raise ApiError for an id beyond the vocabulary of the model."""
+    V = lm.model.config.vocab_size
+    if any(token >= V for token in ids):
+        raise ApiError(400, f"'{param}' has an id beyond the vocabulary of {V:,}", param=param)
 
 
 @router.post("/v1/completions")
@@ -77,7 +92,7 @@ async def completions(body: Completion, http: HttpRequest) -> Any:
         for prompt in prompts:
             writing = write(
                 http, served, adapter, prompt, body,
-                alternatives=body.logprobs or 0, default_tokens=DEFAULT_NEW_TOKENS,
+                alternatives=max(body.logprobs or 0, body.alternatives), default_tokens=DEFAULT_NEW_TOKENS,
             )  # fmt: skip
             stack.callback(writing.stream.cancel)
             writings.append(writing)
@@ -108,6 +123,7 @@ async def _whole(
                 "index": number * n + choice,
                 "text": "".join(token.text for token in tokens),
                 "logprobs": logprobs,
+                **alternatives_of(body, writing, tokens),
                 "finish_reason": tokens[-1].finish_reason,
             })  # fmt: skip
     return {**head, "choices": choices, "usage": usage_of(writings), **settings_of(body, writings)}
@@ -131,12 +147,14 @@ async def _chunks(
         ]
         async for tokens in writing.tokens():
             for token in tokens:
-                if not token.text and token.finish_reason is None and body.logprobs is None:
+                wanted = body.logprobs is not None or body.alternatives > 0
+                if not token.text and token.finish_reason is None and not wanted:
                     continue
                 choice = {
                     "index": number * n + token.choice,
                     "text": token.text,
                     "logprobs": None if body.logprobs is None else logprobs[token.choice].of([token]),
+                    **alternatives_of(body, writing, [token]),
                     "finish_reason": token.finish_reason,
                 }
                 yield {**head, "choices": [choice], **usage}

@@ -61,6 +61,10 @@ class SamplingFields(Body):
     user: Text | None = None
     return_settings: bool = False
     """Answer with the seed and every setting, and where each came from."""
+    alternatives: int = Field(0, ge=0, le=MOST_LOGPROBS)
+    """Report so many likely tokens of each token, with their probabilities before and after the settings."""
+    continue_ids: Ids | None = None
+    """Token ids with which the answer begins; they are not sent again."""
 
     def given(self) -> dict[str, Any]:
         """Return the settings that were given, by Wordloom's names."""

@@ -1,0 +1,92 @@
+"""``/v1/models/NAME/card``: what a model is, and how it was trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi import Request as HttpRequest
+from torch import nn
+
+from wordloom.generate.settings import settings
+from wordloom.models import body_config, family_of
+from wordloom.run.checkpoint.kinds import Kind
+from wordloom.run.models.language_model import LanguageModel
+from wordloom.serve.api.writing import using
+from wordloom.serve.models import Served
+from wordloom.text import Tokenizer
+
+router = APIRouter()
+
+MOST_BYTES = 1 << 18  # that are read of a file
+
+
+@router.get("/v1/models/{name:path}/card")
+async def card(name: str, http: HttpRequest) -> dict[str, Any]:
+    """Return the card of a model, which is loaded if needed."""
+    async with using(http, name) as (served, adapter):
+        folder = served.source.folder if adapter is None else served.source.adapters[adapter]
+        kind = served.kind if adapter is None else served.adapted[adapter].kind
+        return {
+            "id": name,
+            "kind": served.description if adapter is None or kind is None else kind.description,
+            "bytes": served.n_bytes,
+            "context": None if served.engine is None else served.engine.room,
+            **_network(served),
+            "tokenizer": _tokenizer(served),
+            **_writing(served, kind),
+            "metrics": _last_metrics(folder),
+            "recipe": _text(folder / "recipe.toml"),
+        }
+
+
+def _network(served: Served) -> dict[str, Any]:
+    """Return the family and the number of parameters, without those of an adapter."""
+    family = None if served.checkpoint is None else family_of(body_config(served.checkpoint.config))
+    network = getattr(served.model, "model", None)
+    n = sum(each.numel() for each in network.parameters()) if isinstance(network, nn.Module) else None
+    return {"family": family, "parameters": n}
+
+
+def _tokenizer(served: Served) -> dict[str, Any] | None:
+    tokenizer = getattr(served.model, "tokenizer", None)
+    if not isinstance(tokenizer, Tokenizer):
+        return None
+    return {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size}
+
+
+def _writing(served: Served, kind: Kind | None) -> dict[str, Any]:
+    """Return whether the model chats, its system message, and the settings of its checkpoint."""
+    lm = served.model
+    generates = kind is not None and kind.result is LanguageModel
+    if not generates or not isinstance(lm, LanguageModel) or lm.tokenizer is None:
+        return {"chat": False, "system": None, "sampling": None}
+    chosen = settings(lm.generation_defaults, {}, tokenizer=lm.tokenizer).as_dict()
+    sampling = {name: each for name, each in chosen.items() if name != "seed"}
+    return {"chat": lm.tokenizer.chat_template is not None, "system": lm.system, "sampling": sampling}
+
+
+def _last_metrics(folder: Path) -> dict[str, Any]:
+    """Return the last line of each kind in metrics.jsonl, by kind."""
+    found: dict[str, Any] = {}
+    for line in (_text(folder / "metrics.jsonl") or "").splitlines():
+        try:
+            row = json.loads(line, parse_constant=lambda _: None)
+        except ValueError:  # the end of a longer line, or a line that is being written
+            continue
+        if isinstance(row, dict):
+            found[str(row.pop("kind", "metrics"))] = row
+    return found
+
+
+def _text(path: Path) -> str | None:
+    """Return the end of a text file; None if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - MOST_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return None

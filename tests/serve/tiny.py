@@ -1,0 +1,49 @@
+"""Tiny random models in folders, and a client of a server in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from fastapi.testclient import TestClient
+
+from wordloom.models import GPTConfig, LlamaConfig, RNNConfig, build
+from wordloom.run.tasks.conversing import with_template
+from wordloom.serve.app import create_app
+from wordloom.serve.limits import Limits
+from wordloom.serve.metrics import Metrics
+from wordloom.serve.models import Models, Source
+from wordloom.text import Tokenizer
+from wordloom.weights import save_model
+
+TEXTS = ["the weather is fine and the sea is calm, 123 boats <b>sail</b> é"] * 9
+CONFIGS: dict[str, Any] = {
+    "llama": lambda V: LlamaConfig(
+        vocab_size=V, dim=32, n_layers=2, n_heads=4, n_kv_heads=2, max_seq_len=512
+    ),
+    "gpt": lambda V: GPTConfig(vocab_size=V, dim=24, n_layers=1, n_heads=2, max_seq_len=128),
+    "rnn": lambda V: RNNConfig(vocab_size=V, dim=16, n_layers=2),
+}  # fmt: skip
+
+
+def save_tiny(folder: Path, family: str = "llama", *, template: str | None = "plain") -> Path:
+    """Save a random model with a tokenizer, perhaps with a chat template, and return its folder."""
+    tokenizer = Tokenizer.train(TEXTS, kind="bpe", vocab_size=300, special_tokens=["<|endoftext|>"])
+    if template is not None:
+        tokenizer, _ = with_template(tokenizer, template)
+    model = build(CONFIGS[family](tokenizer.vocab_size), generator=torch.Generator().manual_seed(1))
+    save_model(model, folder, tokenizer=tokenizer)
+    return folder
+
+
+@contextmanager
+def serving(folders: Mapping[str, Path], **limits: Any) -> Iterator[TestClient]:
+    """Give a client of a server of the models in ``folders``, by name."""
+    found = Limits(**{"hosts": (), **limits})
+    models = Models({name: Source(folder) for name, folder in folders.items()}, found, Metrics())
+    with TestClient(create_app(models, found)) as client:
+        yield client
+    models.close(0.0)
