@@ -1,0 +1,93 @@
+// What a model computes when it chooses a token: the attention of a transformer, the gates of a recurrent model.
+
+import { element, openDialog, percent } from "../dom.js";
+import { visible } from "./tokens.js";
+
+const STRONGEST = 10;
+const GATES = {
+  i: "input gate", f: "forget gate", g: "candidate", o: "output gate", c: "cell", h: "state", r: "reset gate",
+  z: "update gate", n: "candidate",
+};
+
+// `found` is an answer of the endpoint /inspect for the tokens before `token`.
+export function openInspection(found, token) {
+  const chosen = token.ends ? "the end" : `“${visible(token.text)}”`;
+  if (found.kind === "gates") openDialog(`Gates before ${chosen}`, ...gates(found));
+  else openDialog(`Attention before ${chosen}`, ...attention(found));
+}
+
+function attention(found) {
+  const heads = found.weights[0].length;
+  const layer = select("attention-layer", "Layer", [["mean", "mean of all"], ...found.layers.map((n) => [n, String(n)])]);
+  const head = select("attention-head", "Head", [["mean", "mean of all"], ...Array.from({ length: heads }, (_, n) => [n, String(n)])]);
+  const text = element("p", { class: "attended", role: "img", tabIndex: 0 });
+  const strongest = element("table", { class: "strongest" });
+
+  function show() {
+    const layers = layer.value === "mean" ? found.weights : [found.weights[found.layers.indexOf(Number(layer.value))]];
+    const rows = layers.flatMap((each) => (head.value === "mean" ? each : [each[Number(head.value)]]));
+    const weights = found.tokens.map((_, at) => rows.reduce((sum, row) => sum + row[at], 0) / rows.length);
+    const most = Math.max(...weights, 1e-9);
+    text.replaceChildren(...found.tokens.map((token, at) => {
+      const span = element("span", { title: `${percent(weights[at])} at position ${at}` }, token);
+      span.style.setProperty("--share", `${Math.round((weights[at] / most) * 100)}%`);
+      return span;
+    }));
+    const order = weights.map((weight, at) => [weight, at]).sort((a, b) => b[0] - a[0]).slice(0, STRONGEST);
+    text.setAttribute("aria-label", `The strongest token is ${visible(found.tokens[order[0][1]])} with ${percent(order[0][0])}.`);
+    strongest.replaceChildren(
+      element("thead", {}, element("tr", {}, ...["Token", "Position", "Weight"].map((name) => element("th", { scope: "col" }, name)))),
+      element("tbody", {}, ...order.map(([weight, at]) => element("tr", {},
+        element("td", {}, visible(found.tokens[at])), element("td", {}, String(at)), element("td", {}, percent(weight))))),
+    );
+  }
+
+  for (const each of [layer, head]) each.addEventListener("change", show);
+  show();
+  return [
+    element("p", {}, "How much the model attended to each earlier token when it chose this one:"),
+    element("p", { class: "row" }, element("label", { for: layer.id }, "Layer"), layer, element("label", { for: head.id }, "Head"), head),
+    text,
+    strongest,
+  ];
+}
+
+function select(id, label, options) {
+  return element("select", { id }, ...options.map(([value, text]) => element("option", { value }, text)));
+}
+
+function gates(found) {
+  return [
+    element("p", {}, "The gates and the state of each layer after the last token before this one. A cell of a strip is a component: blue is positive, red is negative."),
+    ...found.gates.flatMap((layer, at) => [
+      element("h3", {}, `Layer ${found.layers[at]}`),
+      element("table", { class: "gates" },
+        element("thead", {}, element("tr", {}, ...["Gate", "Mean", "Values"].map((name) => element("th", { scope: "col" }, name)))),
+        element("tbody", {}, ...Object.entries(layer).map(([name, values]) => element("tr", {},
+          element("th", { scope: "row" }, `${name} (${GATES[name] ?? name})`),
+          element("td", {}, mean(values).toFixed(2)),
+          element("td", {}, strip(values)))))),
+    ]),
+  ];
+}
+
+function mean(values) {
+  return values.reduce((sum, value) => sum + value, 0) / values.length;
+}
+
+function strip(values) {
+  const least = Math.min(...values);
+  const most = Math.max(...values);
+  const canvas = element("canvas", {
+    class: "strip", role: "img", width: values.length, height: 1,
+    "aria-label": `from ${least.toFixed(2)} to ${most.toFixed(2)}`,
+  });
+  const context = canvas.getContext("2d");
+  const bound = Math.max(1, Math.abs(least), Math.abs(most));
+  values.forEach((value, at) => {
+    const faded = Math.round(255 * (1 - Math.abs(value) / bound));
+    context.fillStyle = value < 0 ? `rgb(200 ${faded} ${faded})` : `rgb(${faded} ${faded} 200)`;
+    context.fillRect(at, 0, 1, 1);
+  });
+  return canvas;
+}

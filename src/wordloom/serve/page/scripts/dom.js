@@ -1,0 +1,60 @@
+// Build elements.  Children that are strings become text nodes, so text is never read as HTML.
+
+export function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "class") made.className = value;
+    else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (name.startsWith("aria-") || name.startsWith("data-") || name === "role" || name === "for") {
+      made.setAttribute(name, String(value));
+    } else made[name] = value;
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+export function button(label, onclick, properties = {}) {
+  return element("button", { type: "button", onclick, ...properties }, label);
+}
+
+// Show a modal dialog with a heading and a close button; it is removed when it is closed.
+export function openDialog(heading, ...children) {
+  const back = document.activeElement;
+  const title = element("h2", { id: "dialog-heading" }, heading);
+  const dialog = element(
+    "dialog",
+    { "aria-labelledby": "dialog-heading" },
+    element("div", { class: "dialog-head" }, title, button("Close", () => dialog.close())),
+    ...children,
+  );
+  dialog.addEventListener("close", () => {
+    dialog.remove();
+    if (back?.isConnected) back.focus();
+  });
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}
+
+// Show an error or another message above everything else.
+export function notify(message) {
+  const notice = document.getElementById("notice");
+  notice.replaceChildren(message, " ", button("Dismiss", () => (notice.hidden = true)));
+  notice.hidden = false;
+}
+
+export function dismissNotice() {
+  document.getElementById("notice").hidden = true;
+}
+
+// Have a screen reader say a finished text.
+export function announce(text) {
+  document.getElementById("announcer").textContent = text;
+}
+
+export function percent(share) {
+  if (share === 0) return "0 %";
+  if (share < 0.001) return "<0.1 %";
+  return `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`;
+}

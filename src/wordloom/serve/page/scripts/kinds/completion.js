@@ -1,0 +1,22 @@
+// A causal language model without a chat template: it continues texts, and each prompt stands alone.
+
+import { ConversationView } from "../conversation/view.js";
+
+const FORMAT = {
+  kind: "completion",
+  title: "Completions",
+  path: "v1/completions",
+  placeholder: "Write the beginning of a text. Enter continues it, Shift+Enter begins a line.",
+  send: "Continue",
+  labels: { user: "Prompt", assistant: "Continuation" },
+  hasSystem: false,
+  trims: false,
+  accepts: (text) => text !== "",
+  request: (path) => ({ prompt: path.at(-1).content }),
+  prompt: (path) => ({ text: path.at(-1).content }),
+  count: (path, conversation, draft) => (draft ? { text: draft } : null),
+};
+
+export function show(place, options) {
+  return new ConversationView(place, { ...options, format: FORMAT });
+}

@@ -1,0 +1,25 @@
+// Values in the browser's storage.  Pages of several servers under one origin do not share them.
+
+const PREFIX = `wordloom ${new URL(".", document.baseURI).pathname} `;
+
+export function read(name) {
+  try {
+    return JSON.parse(localStorage.getItem(PREFIX + name));
+  } catch {
+    return null;
+  }
+}
+
+// Return whether the value was stored; the storage may be full or disabled.
+export function write(name, value) {
+  try {
+    localStorage.setItem(PREFIX + name, JSON.stringify(value));
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+export function remove(name) {
+  localStorage.removeItem(PREFIX + name);
+}
