@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from fastapi.testclient import TestClient
+from safetensors.torch import load_file, save_file
 
 from wordloom.models import GPTConfig, LlamaConfig, RNNConfig, build
 from wordloom.run.tasks.conversing import with_template
@@ -29,13 +31,42 @@ CONFIGS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def save_tiny(folder: Path, family: str = "llama", *, template: str | None = "plain") -> Path:
-    """Save a random model with a tokenizer, perhaps with a chat template, and return its folder."""
+def save_tiny(
+    folder: Path, family: str = "llama", *, template: str | None = "plain", **settings: Any
+) -> Path:
+    """Save a random model with a tokenizer, perhaps with a chat template, and return its folder.
+
+    ``settings`` replace those of the family's config.
+    """
     tokenizer = Tokenizer.train(TEXTS, kind="bpe", vocab_size=300, special_tokens=["<|endoftext|>"])
     if template is not None:
         tokenizer, _ = with_template(tokenizer, template)
-    model = build(CONFIGS[family](tokenizer.vocab_size), generator=torch.Generator().manual_seed(1))
+    config = replace(CONFIGS[family](tokenizer.vocab_size), **settings)
+    model = build(config, generator=torch.Generator().manual_seed(1))
     save_model(model, folder, tokenizer=tokenizer)
+    return folder
+
+
+def _readable(piece: bytes) -> bool:
+    return piece.isascii() and piece.decode().isprintable()
+
+
+def save_talker(folder: Path, *, template: str | None = "plain", **settings: Any) -> Path:
+    """Save a random LLaMA that writes readable tokens alone, without end, and return its folder."""
+    save_tiny(folder, template=template, tie_embeddings=False, **settings)
+    tokenizer, weights = Tokenizer.from_pretrained(folder), load_file(folder / "model.safetensors")
+    pieces = tokenizer.token_bytes or []
+    silent = [
+        index
+        for index, piece in enumerate(pieces)
+        if index in tokenizer.special_ids or piece is None or not _readable(piece)
+    ]
+    # the first component is the same in all vectors, and the head reads it as a bias
+    head = weights["lm_head.weight"] * 20
+    weights["model.embed_tokens.weight"][:, 0] = 10
+    head[:, 0] = 0
+    head[silent, 0] = -20
+    save_file({**weights, "lm_head.weight": head}, folder / "model.safetensors", {"format": "pt"})
     return folder
 
 

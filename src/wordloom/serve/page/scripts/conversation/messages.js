@@ -94,7 +94,7 @@ export class MessageView {
       ? [tool("Edit", "Edit this message", actions.edit)]
       : this.live ? [] : [
           tool("Retry", "Retry: write another answer", actions.retry),
-          tool("Continue", "Continue this answer", actions.proceed),
+          ...(node.tokens.length > 0 && node.finish !== "stop" ? [tool("Continue", "Continue this answer", actions.proceed)] : []),
         ];
     const speed = !this.live && node.speed ? element("span", { class: "speed" }, `${node.speed.toFixed(0)} tokens/s`) : null;
     this.tools.replaceChildren(...[...versions, ...own, tool("Copy", "Copy the text", actions.copy), speed].filter(Boolean));

@@ -80,14 +80,23 @@ export class ConversationView {
       for (const view of this.views.values()) view.showTokens(toggle.checked);
     });
     const drawer = (label, id) => button(label, (event) => {
-      const shown = document.getElementById(id).classList.toggle("open");
-      event.target.setAttribute("aria-expanded", String(shown));
+      const opens = event.target.getAttribute("aria-expanded") === "false";
+      this.closeDrawers();
+      document.getElementById(id).classList.toggle("open", opens);
+      event.target.setAttribute("aria-expanded", String(opens));
     }, { class: "drawer-button", "aria-controls": id, "aria-expanded": "false" });
     return element("div", { class: "token-bar" },
       drawer("Conversations", "conversations"),
       drawer("Settings", "settings"),
       element("span", { class: "toggle" }, toggle, element("label", { for: "shows-tokens" }, "Probabilities")),
       key);
+  }
+
+  closeDrawers() {
+    for (const each of document.querySelectorAll(".drawer-button")) {
+      each.setAttribute("aria-expanded", "false");
+      document.getElementById(each.getAttribute("aria-controls"))?.classList.remove("open");
+    }
   }
 
   settings() {
@@ -125,6 +134,9 @@ export class ConversationView {
       const at = tokenAt(event.target);
       if (at && event.target.matches(":focus-visible")) this.panel.show(at.span, at.node, at.index);
     });
+    this.log.addEventListener("focusout", (event) => {
+      if (!tokenAt(event.relatedTarget ?? this.log) && !this.panel.box.contains(event.relatedTarget)) this.panel.hideSoon();
+    });
     this.log.addEventListener("click", (event) => {
       const at = tokenAt(event.target);
       if (at) pin(at, false);
@@ -145,6 +157,7 @@ export class ConversationView {
       if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
       if (this.running) this.stop();
       else if (this.panel.open) this.panel.close(false);
+      else this.closeDrawers();
     };
     this.onPress = (event) => {
       if (this.panel.open && !this.panel.box.contains(event.target) && !tokenAt(event.target)) this.panel.close(false);
@@ -187,6 +200,7 @@ export class ConversationView {
     this.observer.disconnect();
     this.log.replaceChildren();
     this.panel.close(false);
+    this.closeDrawers();
     write(`last ${this.format.kind}`, conversation.id);
     this.showPath();
     this.list.show();
@@ -287,11 +301,20 @@ export class ConversationView {
   ask(parent, text) {
     this.stop();
     const message = addNode(this.conversation, parent, { role: "user", content: text });
+    this.showPath();
     return this.answer(message);
+  }
+
+  // The ids of an answer belong to the tokenizer of its model.
+  isOfThisModel(node) {
+    if (node.model === this.card.id) return true;
+    notify(`This answer is by the model “${node.model}”; choose that model first.`);
+    return false;
   }
 
   // Continue an answer: the new version begins with its tokens.
   proceed(node) {
+    if (!this.isOfThisModel(node)) return;
     const tokens = node.tokens.filter((token) => !token.ends);
     return this.answer(this.conversation.nodes[node.parent], tokens);
   }
@@ -299,6 +322,7 @@ export class ConversationView {
   // Continue an answer from one of the alternatives of a token.
   async rewind(node, index, alternative) {
     this.panel.close(false);
+    if (!this.isOfThisModel(node)) return;
     const kept = node.tokens.slice(0, index);
     const { alternatives } = node.tokens[index];
     const token = { id: alternative.id, text: "", logprob: alternative.logprob, ends: alternative.ends, alternatives };
@@ -326,6 +350,7 @@ export class ConversationView {
   }
 
   async inspect(node, index) {
+    if (!this.isOfThisModel(node)) return;
     try {
       const before = node.tokens.slice(0, index).map((token) => token.id);
       const prompt = this.format.prompt(pathTo(this.conversation, this.conversation.nodes[node.parent]), this.conversation);
@@ -412,10 +437,11 @@ export class ConversationView {
     view.setLive(false);
     this.draw(run);
     view.showTokens(this.showsTokens);
+    this.store();
+    if (this.running) return; // another answer has begun
     const outcome = node.finish === "error" ? node.error : node.finish === "stopped" ? "Stopped" : "Done";
     this.status.say(speed.count ? `${outcome}: ${speed.text}` : outcome);
     announce(node.finish === "error" ? node.error : `${this.format.labels.assistant}: ${node.content}`);
-    this.store();
     if (run.used !== null) this.status.fill(run.used, this.card.context);
     else this.count();
   }

@@ -1,0 +1,164 @@
+"""The views of models that generate no text, with answers as their endpoints give them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import pytest
+from tests.serve.page.driver import Driver
+
+
+class Kind(NamedTuple):
+    """A kind of model: the form's values, the request that they make, the answer, and the shown cells."""
+
+    description: str
+    values: dict[str, str]
+    button: str
+    path: str
+    request: dict[str, Any]
+    answer: dict[str, Any]
+    cells: list[str]
+
+
+LABELS = {"labels": [{"label": "good", "probability": 0.75}, {"label": "bad", "probability": 0.25}]}
+KINDS = {
+    "translation": Kind(
+        "a translation model",
+        {"texts": "the sea\n\nthe boat"},
+        "Translate",
+        "translate",
+        {"texts": ["the sea", "the boat"], "n_best": 1, "alignment": True},
+        {
+            "data": [
+                {
+                    "translations": [{"text": "das <b>Meer</b>", "score": -0.5}],
+                    "alignment": {
+                        "source": ["the", "sea"],
+                        "target": ["das", "Meer"],
+                        "weights": [[0.9, 0.1], [0.2, 0.8]],
+                    },
+                },
+                {"translations": [{"text": "das Boot", "score": -0.75}], "alignment": None},
+            ]
+        },
+        ["das <b>Meer</b>", "-0.50", "90 %", "das Boot"],
+    ),
+    "masked": Kind(
+        "an encoder",
+        {"text": "the [MASK] is fine", "top_k": "2"},
+        "Fill in",
+        "fill-mask",
+        {"text": "the [MASK] is fine", "top_k": 2},
+        {
+            "data": [
+                {"masks": [[{"token": "sea", "probability": 0.5}, {"token": "day", "probability": 0.25}]]}
+            ]
+        },
+        ["sea", "50 %", "day"],
+    ),
+    "classification": Kind(
+        "a classifier",
+        {"texts": "fine"},
+        "Predict",
+        "classify",
+        {"texts": ["fine"]},
+        {"data": [{"label": "good", "probability": 0.75, **LABELS, "truncated": True}]},
+        ["good", "75 %", "bad"],
+    ),
+    "pairs": Kind(
+        "a model for regression",
+        {"texts": "fine", "pair": "good"},
+        "Predict",
+        "classify",
+        {"pairs": [["fine", "good"]]},
+        {"data": [{"score": 4.5, "truncated": False}]},
+        [],
+    ),
+    "token classification": Kind(
+        "a model for token classification",
+        {"texts": "the sea"},
+        "Predict",
+        "classify",
+        {"texts": ["the sea"]},
+        {
+            "data": [
+                {
+                    "words": [
+                        {"word": "the", "label": "DET", "probability": 0.9},
+                        {"word": "sea", "label": None, "probability": None},
+                    ],
+                    "truncated": True,
+                }
+            ]
+        },
+        ["the", "DET", "90 %", "sea", "not read"],
+    ),
+    "choices": Kind(
+        "a model for multiple choice",
+        {"prompt": "the sea is", "choices": "calm\nloud"},
+        "Choose",
+        "classify",
+        {"prompt": "the sea is", "choices": ["calm", "loud"]},
+        {"data": [{"choice": 0, "probabilities": [0.8, 0.2]}]},
+        ["calm", "80 %", "loud", "20 %"],
+    ),
+    "answering": Kind(
+        "a model for question answering",
+        {"question": "what is calm?", "context": "🌊 the sea is calm"},
+        "Answer",
+        "answer",
+        {"question": "what is calm?", "context": "🌊 the sea is calm", "top_k": 3},
+        {"answers": [{"answer": "the sea", "start": 2, "end": 9, "probability": 0.7}]},
+        ["the sea", "70 %"],
+    ),
+    "words": Kind(
+        "word vectors",
+        {"positive": "king, woman", "negative": "man"},
+        "Find words",
+        "analogy",
+        {"positive": ["king", "woman"], "negative": ["man"], "top_k": 10},
+        {"data": [{"word": "queen", "score": 0.7}]},
+        ["queen", "0.700"],
+    ),
+}
+
+
+def show_kind(driver: Driver, name: str) -> dict[str, Any]:
+    """Open a view, send its form, and return the request."""
+    kind, page = KINDS[name], driver.page
+    card = {"id": "chat", "kind": kind.description, "bytes": 1, "context": None, "metrics": {}, "chat": False}
+    page.unroute_all()
+    page.route("**/card", lambda route: route.fulfill(json=card))
+    page.route(f"**/{kind.path}", lambda route: route.fulfill(json=kind.answer))
+    page.goto(driver.address)
+    for field, value in kind.values.items():
+        page.fill(f"#query-{field}", value)
+    with page.expect_request(f"**/{kind.path}") as request:
+        page.get_by_role("button", name=kind.button).click()
+    page.wait_for_selector(".results[aria-busy=false]:not(:empty)")
+    return dict(json.loads(request.value.post_data))
+
+
+@pytest.mark.window(viewport={"width": 360, "height": 720})
+@pytest.mark.parametrize("name", KINDS)
+def test_results(driver: Driver, name: str) -> None:
+    asked = show_kind(driver, name)
+    assert asked == {"model": "chat", **KINDS[name].request}
+    cells = driver.page.locator(".results td").all_text_contents()
+    assert [cell for cell in KINDS[name].cells if cell not in cells] == []
+    assert driver.page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+    if name == "answering":
+        assert driver.page.text_content(".results mark") == "the sea"
+    if name == "pairs":
+        assert driver.page.text_content(".results .score") == "Score 4.500"
+
+
+def test_an_unknown_kind_has_its_card(driver: Driver) -> None:
+    page = driver.page
+    card = {"id": "chat", "kind": "a riddle", "bytes": 1, "context": None, "metrics": {}, "chat": False}
+    page.route("**/card", lambda route: route.fulfill(json=card))
+    page.goto(driver.address)
+    page.wait_for_selector('main:has-text("This page has no view for a riddle.")')
+    page.click("#card-button")
+    assert "a riddle" in page.text_content("dialog")
