@@ -172,6 +172,17 @@ def test_conversations_are_stored(driver: Driver) -> None:
     assert driver.answer == answer
 
 
+def test_a_deleted_conversation_does_not_come_back(driver: Driver) -> None:
+    page = driver.open(tokens=4000).page
+    driver.begin("the sea")
+    driver.press("Delete “the sea”")
+    page.wait_for_selector("#send:not([hidden])")
+    assert page.locator("#conversations .title").all_text_contents() == ["New conversation"]
+    page.reload()
+    page.wait_for_selector("#draft")
+    assert page.locator("#conversations .title").all_text_contents() == ["New conversation"]
+
+
 def test_an_alternative_rewinds(driver: Driver) -> None:
     page = driver.open(tokens=8).page
     driver.ask("the sea")
@@ -213,7 +224,7 @@ def test_probabilities_are_never_shown_by_colour_alone(driver: Driver) -> None:
     assert len(set(styles)) == 5
     assert re.search(r", [<\d.]+ %$", page.get_attribute(TOKENS, "aria-label"))
     page.uncheck("#shows-tokens")
-    assert page.locator(TOKENS).count() == 0
+    page.wait_for_selector(TOKENS, state="detached")
     assert page.text_content(".message.assistant .text")
     assert page.is_hidden(".legend")
 
@@ -230,7 +241,8 @@ def test_attention_of_a_token(driver: Driver) -> None:
     page.select_option("#attention-head", "3")
     assert page.text_content(".strongest") != mean
     page.keyboard.press("Escape")
-    assert page.locator("dialog").count() == 0
+    page.wait_for_selector("dialog", state="detached")
+    assert page.evaluate("() => document.activeElement.closest('#token-panel') !== null")
 
 
 def test_gates_of_a_recurrent_model(driver: Driver) -> None:
@@ -424,6 +436,7 @@ def test_the_model_card(driver: Driver) -> None:
     assert "llama" in text
     assert "loss1.5" in text
     page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
     assert driver.focus == "card-button"
 
 

@@ -7,6 +7,8 @@ import { titleOf } from "./tree.js";
 const LIST = "conversations";
 const WITH_ALTERNATIVES = 40; // answers; the alternatives of older ones would fill the storage
 
+const forgotten = new Set(); // an answer that still arrives does not bring a conversation back
+
 const nameOf = (id) => `conversation ${id}`;
 
 // Return the conversations of a kind, the newest first: {id, title, model, kind, updated}.
@@ -26,6 +28,7 @@ export function load(id) {
 
 // Return whether the conversation was stored.
 export function save(conversation) {
+  if (forgotten.has(conversation.id)) return true;
   const answers = Object.values(conversation.nodes).filter((node) => node.role === "assistant");
   const older = new Set(answers.slice(0, -WITH_ALTERNATIVES).map((node) => node.id));
   const nodes = Object.entries(conversation.nodes).map(([id, node]) => [id, older.has(id) ? withoutAlternatives(node) : node]);
@@ -38,6 +41,7 @@ export function save(conversation) {
 }
 
 export function forget(id) {
+  forgotten.add(id);
   remove(nameOf(id));
   write(LIST, (read(LIST) ?? []).filter((each) => each.id !== id));
 }

@@ -1,0 +1,193 @@
+// Ask the model: new answers, answers that continue others, and what the model computes at a token.
+
+import { postJson, postStream } from "../api.js";
+import { announce, dismissNotice, notify } from "../dom.js";
+import { openInspection } from "./inspection.js";
+import { Speed } from "./meter.js";
+import { textOf } from "./tokens.js";
+import { addNode, pathTo } from "./tree.js";
+
+const ALTERNATIVES = 8; // of each token
+
+export class Answers {
+  // `view` is the ConversationView that shows the answers.
+  constructor(view, { card, format }) {
+    Object.assign(this, { view, card, format });
+    this.running = null; // the answer that is being written
+  }
+
+  stop() {
+    this.running?.controller.abort();
+  }
+
+  // Add a message below `parent`, and answer it.
+  ask(parent, text) {
+    this.stop();
+    const message = addNode(this.view.conversation, parent, { role: "user", content: text });
+    this.view.showPath();
+    return this.answer(message);
+  }
+
+  // Write an answer below `parent` that begins with the tokens `kept`.
+  async answer(parent, kept = []) {
+    this.stop();
+    dismissNotice();
+    const { view, format } = this;
+    const { conversation } = view;
+    const sampling = view.readSettings();
+    if (sampling === null) return;
+    const path = pathTo(conversation, parent);
+    const node = this.add(parent, kept, "stopped");
+    const run = {
+      conversation, node, article: view.articleOf(node), controller: new AbortController(), speed: new Speed(),
+      frame: null, promptCount: null, total: null,
+    };
+    this.begin(run, format.prompt(path, conversation));
+    const body = {
+      model: this.card.id, ...format.request(path, conversation), ...sampling, alternatives: ALTERNATIVES,
+      stream: true, stream_options: { include_usage: true },
+    };
+    if (kept.length > 0) body.continue_ids = kept.map((token) => token.id);
+    try {
+      for await (const chunk of postStream(format.path, body, run.controller.signal)) this.receive(run, chunk);
+    } catch (error) {
+      if (error.name !== "AbortError") {
+        node.finish = "error";
+        node.error = error.message;
+      }
+    }
+    this.end(run);
+  }
+
+  add(parent, tokens, finish) {
+    const content = textOf(tokens, this.format.trims);
+    const node = addNode(this.view.conversation, parent, {
+      role: "assistant", content, model: this.card.id, finish, error: "", speed: 0, tokens: [...tokens],
+    });
+    this.view.showPath();
+    return node;
+  }
+
+  // -- an answer that is being written -----------------------------------------------------------------
+
+  async begin(run, prompt) {
+    const { view } = this;
+    this.running = run;
+    run.article.setLive(true);
+    view.showRunning(true);
+    view.status.say("Reading the prompt…");
+    view.toEnd();
+    view.store();
+    try {
+      run.promptCount = (await postJson("tokenize", { model: this.card.id, ...prompt })).count;
+    } catch {
+      // the answer reports the error
+    }
+  }
+
+  receive(run, chunk) {
+    const { node, speed } = run;
+    if (chunk.usage) run.total = chunk.usage.total_tokens;
+    const choice = chunk.choices[0];
+    if (!choice) return;
+    if (choice.finish_reason) node.finish = choice.finish_reason;
+    const tokens = choice.tokens ?? [];
+    if (tokens.length === 0) return;
+    node.tokens.push(...tokens);
+    speed.add(tokens.length);
+    run.frame ??= requestAnimationFrame(() => this.draw(run));
+  }
+
+  // Show the tokens that have arrived since the last frame.
+  draw(run) {
+    const { view } = this;
+    cancelAnimationFrame(run.frame);
+    run.frame = null;
+    const follows = view.isAtEnd;
+    run.node.content = textOf(run.node.tokens, this.format.trims);
+    run.article.update();
+    if (follows) view.toEnd();
+    if (this.running !== run) return;
+    view.status.say(run.speed.text);
+    if (run.promptCount !== null) view.status.fill(run.promptCount + run.node.tokens.length, this.card.context);
+  }
+
+  end(run) {
+    const { view } = this;
+    const { node, speed } = run;
+    node.speed = Math.round(speed.perSecond * 10) / 10;
+    this.draw(run);
+    run.article.setLive(false);
+    run.article.showTokens(view.showsTokens);
+    view.store(run.conversation);
+    if (this.running !== run) return; // another answer has begun
+    this.running = null;
+    view.showRunning(false);
+    const outcome = node.finish === "error" ? node.error : node.finish === "stopped" ? "Stopped" : "Done";
+    view.status.say(speed.count > 0 ? `${outcome}: ${speed.text}` : outcome);
+    announce(node.finish === "error" ? node.error : `${this.format.labels.assistant}: ${node.content}`);
+    if (run.total !== null) view.status.fill(run.total, this.card.context);
+    else view.count();
+  }
+
+  // -- continuing from tokens --------------------------------------------------------------------------
+
+  // The ids of an answer belong to the tokenizer of its model.
+  isOfThisModel(node) {
+    if (node.model === this.card.id) return true;
+    notify(`This answer is by the model “${node.model}”; choose that model first.`);
+    return false;
+  }
+
+  // Continue an answer: the new version begins with its tokens.
+  proceed(node) {
+    if (!this.isOfThisModel(node)) return;
+    this.answer(this.parentOf(node), node.tokens.filter((token) => !token.ends));
+  }
+
+  // Continue an answer from one of the alternatives of a token.
+  async rewind(node, index, alternative) {
+    if (!this.isOfThisModel(node)) return;
+    const kept = node.tokens.slice(0, index);
+    const { id, logprob, ends } = alternative;
+    const token = { id, text: "", logprob, ends, alternatives: node.tokens[index].alternatives };
+    if (ends) {
+      this.stop();
+      this.add(this.parentOf(node), [...kept, token], "stop");
+      this.view.store();
+      return;
+    }
+    try {
+      token.text = await this.addedText(kept, token);
+      await this.answer(this.parentOf(node), [...kept, token]);
+    } catch (error) {
+      notify(error.message);
+    }
+  }
+
+  // Return the text that a token adds after others.
+  async addedText(before, token) {
+    const ids = before.map((each) => each.id);
+    const decode = async (some) =>
+      some.length === 0 ? "" : (await postJson("detokenize", { model: this.card.id, ids: some })).text;
+    const [start, whole] = await Promise.all([decode(ids), decode([...ids, token.id])]);
+    return whole.startsWith(start) ? whole.slice(start.length) : "";
+  }
+
+  async inspect(node, index) {
+    if (!this.isOfThisModel(node)) return;
+    const { conversation } = this.view;
+    const prompt = this.format.prompt(pathTo(conversation, this.parentOf(node)), conversation);
+    const before = node.tokens.slice(0, index).map((token) => token.id);
+    try {
+      const found = await postJson("inspect", { model: this.card.id, ...prompt, continue_ids: before });
+      openInspection(found, node.tokens[index]);
+    } catch (error) {
+      notify(error.message);
+    }
+  }
+
+  parentOf(node) {
+    return this.view.conversation.nodes[node.parent];
+  }
+}
