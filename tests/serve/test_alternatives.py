@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
+from httpx import Client
 from tests.serve.tiny import save_tiny, serving
 
 QUESTION = [{"role": "user", "content": "how is the weather?"}]
@@ -17,14 +17,14 @@ TEXT = {"model": "base", "prompt": "the sea", "alternatives": 5, "seed": 4, "max
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     place = tmp_path_factory.mktemp("models")
     folders = {"chat": save_tiny(place / "chat"), "base": save_tiny(place / "base", template=None)}
     with serving(folders) as client:
         yield client
 
 
-def post(client: TestClient, kind: str, **body: Any) -> dict[str, Any]:
+def post(client: Client, kind: str, **body: Any) -> dict[str, Any]:
     path = "/v1/chat/completions" if kind == "chat" else "/v1/completions"
     answer = client.post(path, json={**(CHAT if kind == "chat" else TEXT), **body})
     assert answer.status_code == 200, answer.text
@@ -39,7 +39,7 @@ def text_of(choice: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("kind", ["chat", "base"])
-def test_every_token_has_alternatives_before_and_after_the_settings(client: TestClient, kind: str) -> None:
+def test_every_token_has_alternatives_before_and_after_the_settings(client: Client, kind: str) -> None:
     choice = post(client, kind, top_k=3)
     tokens = choice["tokens"]
     assert len(tokens) == 12
@@ -55,12 +55,12 @@ def test_every_token_has_alternatives_before_and_after_the_settings(client: Test
 
 
 @pytest.mark.parametrize("kind", ["chat", "base"])
-def test_a_stream_has_the_tokens_of_the_whole_answer(client: TestClient, kind: str) -> None:
+def test_a_stream_has_the_tokens_of_the_whole_answer(client: Client, kind: str) -> None:
     assert post(client, kind, stream=True)["tokens"] == post(client, kind)["tokens"]
 
 
 @pytest.mark.parametrize("kind", ["chat", "base"])
-def test_an_answer_continues_given_ids(client: TestClient, kind: str) -> None:
+def test_an_answer_continues_given_ids(client: Client, kind: str) -> None:
     whole = post(client, kind, temperature=0)
     ids = [token["id"] for token in whole["tokens"]]
     for n in (1, 5, 11):
@@ -70,7 +70,7 @@ def test_an_answer_continues_given_ids(client: TestClient, kind: str) -> None:
         assert (began + text_of(later)).lstrip(" \t\r\n") == text_of(whole).lstrip(" \t\r\n")
 
 
-def test_alternatives_and_logprobs_do_not_disturb_each_other(client: TestClient) -> None:
+def test_alternatives_and_logprobs_do_not_disturb_each_other(client: Client) -> None:
     choice = post(client, "chat", logprobs=True, top_logprobs=2)
     assert len(choice["logprobs"]["content"][0]["top_logprobs"]) == 2
     assert len(choice["tokens"][0]["alternatives"]) == 5
@@ -87,9 +87,7 @@ def test_alternatives_and_logprobs_do_not_disturb_each_other(client: TestClient)
         ("base", {"prompt": ["a", "b"], "continue_ids": [1]}),
     ],
 )
-def test_ids_that_cannot_be_continued_are_refused(
-    client: TestClient, kind: str, body: dict[str, Any]
-) -> None:
+def test_ids_that_cannot_be_continued_are_refused(client: Client, kind: str, body: dict[str, Any]) -> None:
     path = "/v1/chat/completions" if kind == "chat" else "/v1/completions"
     answer = client.post(path, json={**(CHAT if kind == "chat" else TEXT), **body})
     assert answer.status_code == 400

@@ -8,16 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import torch
-from fastapi.testclient import TestClient
 from safetensors.torch import load_file, save_file
+from tests.serve.servers import running
 
 from wordloom.models import GPTConfig, LlamaConfig, RNNConfig, build
 from wordloom.run.tasks.conversing import with_template
-from wordloom.serve.app import create_app
 from wordloom.serve.limits import Limits
-from wordloom.serve.metrics import Metrics
-from wordloom.serve.models import Models, Source
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 
@@ -71,10 +69,10 @@ def save_talker(folder: Path, *, template: str | None = "plain", **settings: Any
 
 
 @contextmanager
-def serving(folders: Mapping[str, Path], **limits: Any) -> Iterator[TestClient]:
+def serving(folders: Mapping[str, Path], **limits: Any) -> Iterator[httpx.Client]:
     """Give a client of a server of the models in ``folders``, by name."""
-    found = Limits(**{"hosts": (), **limits})
-    models = Models({name: Source(folder) for name, folder in folders.items()}, found, Metrics())
-    with TestClient(create_app(models, found)) as client:
+    with (
+        running(dict(folders), Limits(**limits)) as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
         yield client
-    models.close(0.0)

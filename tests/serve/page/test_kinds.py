@@ -154,6 +154,42 @@ def test_results(driver: Driver, name: str) -> None:
         assert driver.page.text_content(".results .score") == "Score 4.500"
 
 
+SAMPLES = {
+    "texts": "the cat sat",
+    "text": "the [MASK] sat",
+    "question": "who sat?",
+    "context": "the cat sat on a mat",
+    "prompt": "the cat",
+    "choices": "sat\nran",
+    "positive": "king",
+    "word": "king",
+}
+
+
+MODELS = (
+    "transformer", "bert", "classification", "regression", "multiple_choice", "token_classification",
+    "question_answering", "vectors", "fasttext",
+)  # fmt: skip
+
+
+def test_real_models_of_all_kinds(chromium: Any, kinds: Any) -> None:
+    context = chromium.new_context()
+    driver = Driver(context.new_page(), f"{kinds.url}/")
+    page = driver.page
+    page.goto(driver.address)
+    for name in MODELS:
+        driver.choose(name)
+        for field, value in SAMPLES.items():
+            for box in page.locator(f"#query-{field}").all():
+                box.fill(value)
+        for number, button in enumerate(page.locator("main button[type=submit]").all()):
+            button.click()
+            page.locator(".results").nth(number).locator("table, .score").first.wait_for()
+        assert page.is_hidden("#notice"), name
+    context.close()
+    driver.check()
+
+
 def test_an_unknown_kind_has_its_card(driver: Driver) -> None:
     page = driver.page
     card = {"id": "chat", "kind": "a riddle", "bytes": 1, "context": None, "metrics": {}, "chat": False}

@@ -25,10 +25,13 @@ export function visible(text) {
   return text.replace(/ /g, "␣").replace(/\n/g, "⏎").replace(/\t/g, "⇥") || "(no text)";
 }
 
+// Return a text without the whitespace in front that the server leaves out of answers.
+const withoutStart = (text) => text.replace(/^[ \t\r\n]+/, "");
+
 // Return the text of tokens; an answer in a chat has no whitespace in front.
 export function textOf(tokens, trims) {
   const text = tokens.map((token) => token.text).join("");
-  return trims ? text.trimStart() : text;
+  return trims ? withoutStart(text) : text;
 }
 
 // Append the spans of tokens from `first` on.
@@ -36,7 +39,7 @@ export function appendTokens(place, tokens, first, trims) {
   let begun = !trims || textOf(tokens.slice(0, first), true) !== "";
   for (let at = first; at < tokens.length; at++) {
     const token = tokens[at];
-    const text = begun ? token.text : token.text.trimStart();
+    const text = begun ? token.text : withoutStart(token.text);
     begun ||= text !== "";
     const share = Math.exp(token.logprob);
     const level = LEVELS.find(({ least }) => share >= least);
