@@ -62,10 +62,11 @@ function gates(found) {
     ...found.gates.flatMap((layer, at) => [
       element("h3", {}, `Layer ${found.layers[at]}`),
       element("table", { class: "gates" },
-        element("thead", {}, element("tr", {}, ...["Gate", "Mean", "Values"].map((name) => element("th", { scope: "col" }, name)))),
+        element("thead", {}, element("tr", {}, ...["Gate", "Mean", "Range", "Values"].map((name) => element("th", { scope: "col" }, name)))),
         element("tbody", {}, ...Object.entries(layer).map(([name, values]) => element("tr", {},
           element("th", { scope: "row" }, `${name} (${GATES[name] ?? name})`),
           element("td", {}, mean(values).toFixed(2)),
+          element("td", {}, rangeOf(values)),
           element("td", {}, strip(values)))))),
     ]),
   ];
@@ -75,18 +76,23 @@ function mean(values) {
   return values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
+function rangeOf(values) {
+  return `${Math.min(...values).toFixed(2)} to ${Math.max(...values).toFixed(2)}`;
+}
+
+// Draw values as cells from white to blue, or to red below 0.  Gates from 0 to 1 share a scale.
 function strip(values) {
-  const least = Math.min(...values);
-  const most = Math.max(...values);
   const canvas = element("canvas", {
     class: "strip", role: "img", width: values.length, height: 1,
-    "aria-label": `from ${least.toFixed(2)} to ${most.toFixed(2)}`,
+    "aria-label": `from ${rangeOf(values)}`,
   });
   const context = canvas.getContext("2d");
-  const bound = Math.max(1, Math.abs(least), Math.abs(most));
+  const sizes = values.map(Math.abs);
+  const bound = values.some((value) => value < 0) ? Math.max(...sizes) : Math.max(1, ...sizes);
   values.forEach((value, at) => {
-    const faded = Math.round(255 * (1 - Math.abs(value) / bound));
-    context.fillStyle = value < 0 ? `rgb(200 ${faded} ${faded})` : `rgb(${faded} ${faded} 200)`;
+    const end = value < 0 ? [190, 30, 30] : [35, 75, 160];
+    const [red, green, blue] = end.map((part) => Math.round(255 - ((255 - part) * sizes[at]) / bound));
+    context.fillStyle = `rgb(${red} ${green} ${blue})`;
     context.fillRect(at, 0, 1, 1);
   });
   return canvas;

@@ -90,14 +90,14 @@ export class MessageView {
       element("span", { class: "version" }, `${number}/${count}`),
       tool("›", "Next version", actions.next, number === count),
     ];
-    const own = node.role === "user"
+    const buttons = node.role === "user"
       ? [tool("Edit", "Edit this message", actions.edit)]
       : this.live ? [] : [
           tool("Retry", "Retry: write another answer", actions.retry),
           ...(node.tokens.length > 0 && node.finish !== "stop" ? [tool("Continue", "Continue this answer", actions.proceed)] : []),
         ];
     const speed = !this.live && node.speed ? element("span", { class: "speed" }, `${node.speed.toFixed(0)} tokens/s`) : null;
-    this.tools.replaceChildren(...[...versions, ...own, tool("Copy", "Copy the text", actions.copy), speed].filter(Boolean));
+    this.tools.replaceChildren(...[...versions, ...buttons, tool("Copy", "Copy the text", actions.copy), speed].filter(Boolean));
   }
 
   // Replace the text with a box; `done` gets the new text, or null.

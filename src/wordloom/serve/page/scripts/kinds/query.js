@@ -16,20 +16,20 @@ export function showQuery(place, { card, title, send, fields, request, results }
   async function ask(event) {
     event.preventDefault();
     controller?.abort();
-    const own = (controller = new AbortController());
+    const latest = (controller = new AbortController());
     dismissNotice();
     const values = Object.fromEntries(fields.map(({ name, type }, at) => [name, valueOf(inputs[at], type)]));
     output.setAttribute("aria-busy", "true");
     try {
       const { path, body } = request(values);
-      const answer = await postJson(path, { model: card.id, ...body }, own.signal);
-      if (controller !== own) return;
+      const answer = await postJson(path, { model: card.id, ...body }, latest.signal);
+      if (controller !== latest) return;
       output.replaceChildren(...results(answer, values));
       announce("The results are below the form.");
     } catch (error) {
       if (error.name !== "AbortError") notify(error.message);
     } finally {
-      if (controller === own) output.setAttribute("aria-busy", "false");
+      if (controller === latest) output.setAttribute("aria-busy", "false");
     }
   }
 
