@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,15 @@ from tests.serve.servers import Running, running
 import wordloom
 from wordloom.serve.limits import Limits
 from wordloom.serve.models import Models, Source
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of real data; without it, the test is skipped."""
+    folder = os.environ.get("WORDLOOM_DATA")
+    if not folder:
+        pytest.skip("WORDLOOM_DATA is not set")
+    return Path(folder)
 
 
 class Kinds(Running):
