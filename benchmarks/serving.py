@@ -1,0 +1,266 @@
+"""Load a server with streaming clients, and measure what it promises.
+
+    python benchmarks/serving.py load CHECKPOINT [--clients 64] [--seconds 120]
+    python benchmarks/serving.py prompts CHECKPOINT [--prompts 10000]
+    python benchmarks/serving.py idle CHECKPOINT [--chats 5000]
+
+- "load": clients with prompts and answers of mixed lengths; a tenth of them hang up in the middle.  Each
+  complete answer is compared with that of the same request alone, asked afterwards.  The first answer that is
+  lost, cut or crossed ends the run.  The times to the first token and between tokens are printed.
+- "prompts": distinct prompts one after another.  The server's anonymous memory is printed at each tenth.
+- "idle": conversations that each wait after a first turn, kept as beginnings of texts; then some go on.  The
+  time to the first token of the second turns is printed, and how many tokens were read for it.
+
+The server is the command, in a process of its own, on loopback.  Clients and server share the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from entry import in_one_line
+
+from training import machine
+
+WORDS = "the of and to in is that it was for on are as with his they at be this from".split()  # noqa: SIM905
+
+
+@contextmanager
+def server(checkpoint: str, *options: str) -> Iterator[tuple[int, int]]:
+    """Run the command; give its port and its process id."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "wordloom", "serve", f"model={checkpoint}", "--port", "0", *options],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        found = re.search(r":(\d+)/", line)
+        if found is None:
+            raise SystemExit(f"the server did not start: {line}")
+        asyncio.run(_until_healthy(int(found[1])))
+        yield int(found[1]), process.pid
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+
+
+async def _until_healthy(port: int) -> None:
+    for _ in range(1200):
+        try:
+            status, _ = await _call(port, "GET", "/health")
+            if status == 200:
+                return
+        except OSError:
+            pass
+        await asyncio.sleep(0.1)
+    raise SystemExit("the server is not healthy after two minutes")
+
+
+async def _open(port: int, method: str, path: str, body: Any) -> tuple[Any, Any]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    content = b"" if body is None else json.dumps(body).encode()
+    head = (
+        f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
+    )
+    writer.write(head.encode() + content)
+    await writer.drain()
+    return reader, writer
+
+
+async def _call(port: int, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    """Return the status and the body of an answer."""
+    reader, writer = await _open(port, method, path, body)
+    raw = await reader.read()
+    writer.close()
+    head, _, rest = raw.partition(b"\r\n\r\n")
+    status = int(head.split()[1])
+    if b"transfer-encoding: chunked" in head.lower():
+        rest = b"".join(re.findall(rb"[0-9a-f]+\r\n(.*?)\r\n", rest, re.DOTALL))
+    return status, json.loads(rest) if rest.startswith((b"{", b"[")) else rest
+
+
+async def _stream(port: int, body: Any) -> AsyncIterator[tuple[float, Any]]:
+    """Yield the time and the data of each event; a status other than 200 is an event of its own."""
+    reader, writer = await _open(port, "POST", "/v1/completions", {**body, "stream": True})
+    try:
+        status = int((await reader.readline()).split()[1])
+        while (await reader.readline()).strip():
+            pass
+        if status != 200:
+            yield time.perf_counter(), {"status": status}
+            return
+        while line := await reader.readline():
+            if line.startswith(b"data: "):
+                data = line[6:].strip()
+                if data == b"[DONE]":
+                    return
+                yield time.perf_counter(), json.loads(data)
+    finally:
+        writer.close()
+
+
+def a_request(rng: random.Random, number: int, room: int) -> dict[str, Any]:
+    """Return a request with a canary, of random length."""
+    words = " ".join(rng.choices(WORDS, k=rng.choice([4, 20, 60, room // 8])))
+    return {
+        "model": "model", "prompt": f"{number} {rng.randrange(10**9)}. {words}", "seed": number,
+        "max_tokens": rng.choice([1, 8, 32, 96]), "temperature": rng.choice([0, 0.8]),
+    }  # fmt: skip
+
+
+async def load(port: int, clients: int, seconds: float, room: int, seed: int) -> None:
+    rng, counts = random.Random(seed), Counter[str]()
+    firsts: list[float] = []
+    gaps: list[float] = []
+    done: list[tuple[dict[str, Any], str]] = []
+    until, numbers, written = time.perf_counter() + seconds, iter(range(10**9)), 0
+
+    async def client() -> None:
+        nonlocal written
+        while time.perf_counter() < until:
+            body = a_request(rng, next(numbers), room)
+            leaves = rng.randint(1, 20) if rng.random() < 0.1 else None
+            began = last = time.perf_counter()
+            text, n, reason = "", 0, None
+            async for at, event in _stream(port, body):
+                if "status" in event:
+                    counts[str(event["status"])] += 1
+                    await asyncio.sleep(0.2)
+                    break
+                if "error" in event:
+                    raise SystemExit(f"a request failed: {event}")
+                (firsts if not n else gaps).append(at - (began if not n else last))
+                n, last = n + 1, at
+                choice = event["choices"][0]
+                text, reason = text + choice["text"], choice["finish_reason"] or reason
+                if leaves is not None and n >= leaves:
+                    counts["hung up"] += 1
+                    break
+            else:
+                if reason is None:
+                    raise SystemExit(f"an answer was cut: {body}")
+                counts["complete"] += 1
+                done.append((body, text))
+            written += n
+
+    began = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(clients)))
+    spent = time.perf_counter() - began
+    compared = 0
+    for body, text in done:
+        _, answer = await _call(port, "POST", "/v1/completions", body)
+        if answer["choices"][0]["text"] != text:
+            raise SystemExit(f"an answer differs from that of the request alone: {body}: {text!r}")
+        compared += 1
+    _print({
+        "test": "load", "clients": clients, "seconds": round(spent, 1), **counts, "events": written,
+        "events_per_second": round(written / spent, 1), "equal_to_solo": compared,
+        "first_ms": _quantiles(firsts), "between_ms": _quantiles(gaps),
+    })  # fmt: skip
+
+
+async def prompts(port: int, pid: int, n: int, room: int, seed: int) -> None:
+    rng = random.Random(seed)
+    for number in range(n + 1):
+        if number % max(1, n // 10) == 0:
+            _print({"test": "prompts", "prompts": number, "anonymous_mib": round(_anonymous(pid), 1)})
+        if number < n:
+            body = {**a_request(rng, number, room), "max_tokens": 2}
+            await _call(port, "POST", "/v1/completions", body)
+
+
+async def idle(port: int, pid: int, n: int, seed: int) -> None:
+    rng = random.Random(seed)
+    before, texts = _anonymous(pid), []
+    for number in range(n):
+        prompt = f"{number} {rng.randrange(10**9)}. " + " ".join(rng.choices(WORDS, k=80))
+        body = {"model": "model", "prompt": prompt, "seed": number, "max_tokens": 40}
+        _, answer = await _call(port, "POST", "/v1/completions", body)
+        texts.append(prompt + answer["choices"][0]["text"])
+    kept = _anonymous(pid) - before
+    firsts, read = [], []
+    for number in rng.sample(range(n), min(n, 200)):
+        began = time.perf_counter()
+        body = {
+            "model": "model", "prompt": texts[number] + " Then", "seed": 1, "max_tokens": 4,
+            "stream_options": {"include_usage": True},
+        }  # fmt: skip
+        first = None
+        async for at, event in _stream(port, body):
+            first = first or at - began
+            if event.get("usage"):
+                usage = event["usage"]
+                read.append(usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"])
+        firsts.append(first or 0.0)
+    _print({
+        "test": "idle", "chats": n, "kept_mib": round(kept, 1), "resumed": len(firsts),
+        "first_ms": _quantiles(firsts), "tokens_read": statistics.median(read),
+        "most_tokens_read": max(read),
+    })  # fmt: skip
+
+
+def _anonymous(pid: int) -> float:
+    """Return the anonymous resident memory of a process in MiB."""
+    found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+def _quantiles(values: Sequence[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    return {
+        name: round(1e3 * ordered[min(len(ordered) - 1, int(share * len(ordered)))], 2)
+        for name, share in (("p50", 0.5), ("p95", 0.95), ("max", 1.0))
+    }
+
+
+def _print(values: dict[str, Any]) -> None:
+    print(json.dumps(values), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("test", choices=["load", "prompts", "idle"])
+    parser.add_argument("checkpoint")
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--prompts", type=int, default=10_000)
+    parser.add_argument("--chats", type=int, default=5_000)
+    parser.add_argument("--room", type=int, default=256, help="the context of the model")
+    parser.add_argument("--options", nargs="*", default=[], help="further options of the server")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    _print({"benchmark": "serving", "checkpoint": given.checkpoint, **machine(), "cpus": os.cpu_count()})
+    options = list(given.options)
+    if given.test == "idle" and "--prefix-mb" not in options:
+        options += ["--prefix-mb", "2000"]
+    with server(given.checkpoint, *options) as (port, pid):
+        if given.test == "load":
+            asyncio.run(load(port, given.clients, given.seconds, given.room, given.seed))
+        elif given.test == "prompts":
+            asyncio.run(prompts(port, pid, given.prompts, given.room, given.seed))
+        else:
+            asyncio.run(idle(port, pid, given.chats, given.seed))
+
+
+if __name__ == "__main__":
+    in_one_line(main)
