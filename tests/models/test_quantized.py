@@ -221,7 +221,8 @@ def test_a_tied_head_shares_the_table_and_twins_agree(rng: random.Random) -> Non
     for block in slow.blocks:
         block.attention.kept_dtype = torch.bfloat16
     tokens = torch.randint(0, 37, (2, 17))
-    torch.testing.assert_close(model(tokens), slow(tokens), atol=1e-5, rtol=1e-4)
+    # an input that rounds to the next of its 32,767 steps changes a logit by some 1e-5
+    torch.testing.assert_close(model(tokens), slow(tokens), atol=5e-5, rtol=1e-4)
     settings_: dict[str, Any] = {"sampling": Sampling(temperature=0, max_new_tokens=15)}
     found = [[step.id for step in steps(each, [[1, 2]], **settings_)] for each in (model, slow)]
     assert found[0] == found[1]

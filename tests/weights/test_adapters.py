@@ -121,7 +121,8 @@ def test_peft_reads_ours_and_computes_the_same(family: str, trial: int, tmp_path
                     grad for key, grad in save_gradients.items()
                     if key.endswith(f"{last}.{end}") and f".layers.{layer_number}." in key
                 ]  # fmt: skip
-                torch.testing.assert_close(parameter.grad, found, rtol=1e-3, atol=1e-4)
+                near = 1e-4 * max(1.0, float(found.abs().max()))  # sums round by the size of their terms
+                torch.testing.assert_close(parameter.grad, found, rtol=1e-3, atol=near)
     read = load_model(tmp_path / "base")
     said = load_adapter(read, tmp_path / "adapter", base=tmp_path / "base")
     assert (said.layers, said.of) == (len(lora_layers(model)), len(linear_layers(model)))
