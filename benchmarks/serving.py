@@ -22,6 +22,7 @@ import json
 import os
 import random
 import re
+import shlex
 import signal
 import statistics
 import subprocess
@@ -188,12 +189,17 @@ async def prompts(port: int, pid: int, n: int, room: int, seed: int) -> None:
 
 async def idle(port: int, pid: int, n: int, seed: int) -> None:
     rng = random.Random(seed)
-    before, texts = _anonymous(pid), []
-    for number in range(n):
-        prompt = f"{number} {rng.randrange(10**9)}. " + " ".join(rng.choices(WORDS, k=80))
-        body = {"model": "model", "prompt": prompt, "seed": number, "max_tokens": 40}
-        _, answer = await _call(port, "POST", "/v1/completions", body)
-        texts.append(prompt + answer["choices"][0]["text"])
+    before, waiting = _anonymous(pid), iter(range(n))
+    texts: dict[int, str] = {}
+
+    async def client() -> None:
+        for number in waiting:
+            prompt = f"{number} {rng.randrange(10**9)}. " + " ".join(rng.choices(WORDS, k=80))
+            body = {"model": "model", "prompt": prompt, "seed": number, "max_tokens": 40}
+            _, answer = await _call(port, "POST", "/v1/completions", body)
+            texts[number] = prompt + answer["choices"][0]["text"]
+
+    await asyncio.gather(*(client() for _ in range(32)))
     kept = _anonymous(pid) - before
     firsts, read = [], []
     for number in rng.sample(range(n), min(n, 200)):
@@ -246,11 +252,11 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=10_000)
     parser.add_argument("--chats", type=int, default=5_000)
     parser.add_argument("--room", type=int, default=256, help="the context of the model")
-    parser.add_argument("--options", nargs="*", default=[], help="further options of the server")
+    parser.add_argument("--options", default="", help='of the server: --options="--slots 64"')
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     _print({"benchmark": "serving", "checkpoint": given.checkpoint, **machine(), "cpus": os.cpu_count()})
-    options = list(given.options)
+    options = shlex.split(given.options)
     if given.test == "idle" and "--prefix-mb" not in options:
         options += ["--prefix-mb", "2000"]
     with server(given.checkpoint, *options) as (port, pid):

@@ -33,7 +33,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 def read_all(rows: ExactRows, slot: Slot, ids: list[int]) -> torch.Tensor:
     logits = torch.empty(0)
     while slot.length < len(ids):
-        n = next_piece(rows, slot.length, len(ids))
+        n = next_piece(slot.length, len(ids))
         logits = rows.read(slot, ids[slot.length : slot.length + n])
     return logits
 

@@ -66,11 +66,13 @@ class ExactRows(Protocol):
     Attributes:
         anywhere: whether a text can be read in any pieces without changing a bit.
         truncates: whether a beginning of a saved text can be restored.
+        together: whether the texts of several rows are read faster together, token by token.
         slot_bytes: the bytes of a full slot.
     """
 
     anywhere: bool
     truncates: bool
+    together: bool
     slot_bytes: int
 
     def new_slot(self) -> Slot:
@@ -84,6 +86,10 @@ class ExactRows(Protocol):
     def read(self, slot: Slot, ids: Sequence[int]) -> Tensor:
         """Pass the next ``ids`` of a text, as many as :func:`next_piece` says; return the logits [V] after
         them, float32."""
+        ...
+
+    def read_together(self, slots: Sequence[Slot], ids: Sequence[Sequence[int]]) -> Tensor:
+        """Pass the next tokens of several rows, as many of each; return the logits [R, V] after them."""
         ...
 
     def step(self, slots: Sequence[Slot], ids: Sequence[int]) -> Tensor:
@@ -134,15 +140,15 @@ def adapted_rows(
     return found
 
 
-def next_piece(rows: ExactRows, length: int, total: int) -> int:
+def next_piece(length: int, total: int) -> int:
     """Return how many of ``total`` tokens to read at once after the first ``length``."""
-    return min(PIECE if rows.anywhere else PIECE - length % PIECE, total - length)
+    return min(PIECE - length % PIECE, total - length)
 
 
 class ProgramRows:
     """GPT, GPT-2 and LLaMA by their compiled programs."""
 
-    anywhere = True
+    anywhere, together = True, False
 
     def __init__(self, program: Any, room: int) -> None:
         self.program, self.room = program, room
@@ -180,6 +186,9 @@ class ProgramRows:
         logits: Tensor = self.program.lm_head(hidden[-1:])[0].clone()
         return logits
 
+    def read_together(self, slots: Sequence[Slot], ids: Sequence[Sequence[int]]) -> Tensor:
+        return torch.stack([self.read(slot, some) for slot, some in zip(slots, ids, strict=True)])
+
     @torch.inference_mode()
     def step(self, slots: Sequence[Slot], ids: Sequence[int]) -> Tensor:
         logits = torch.empty(len(slots), self.program.config.vocab_size)
@@ -212,7 +221,7 @@ class ProgramRows:
 class RecurrentProgramRows:
     """Recurrent models by their compiled program."""
 
-    anywhere, truncates = True, False
+    anywhere, truncates, together = True, False, True
 
     def __init__(self, program: Any) -> None:
         self.program = program
@@ -227,25 +236,23 @@ class RecurrentProgramRows:
         h, c = self.program.new_states(1)
         slot.length, slot.states = 0, (np.zeros_like(h[:, 0]), np.zeros_like(c[:, 0]))
 
-    @torch.inference_mode()
     def read(self, slot: Slot, ids: Sequence[int]) -> Tensor:
-        states = _stacked([slot])
-        for token in torch.tensor(ids)[:, None]:
-            states = self.program.pass_to_states(token, states)
-        slot.states = states[0][:, 0], states[1][:, 0]
-        slot.length += len(ids)
-        logits: Tensor = self.program.lm_head(self.program.output(states))[0].clone()
-        return logits
+        return self.read_together([slot], [ids])[0]
+
+    def step(self, slots: Sequence[Slot], ids: Sequence[int]) -> Tensor:
+        return self.read_together(slots, [[token] for token in ids])
 
     @torch.inference_mode()
-    def step(self, slots: Sequence[Slot], ids: Sequence[int]) -> Tensor:
+    def read_together(self, slots: Sequence[Slot], ids: Sequence[Sequence[int]]) -> Tensor:
         logits = torch.empty(len(slots), self.program.config.vocab_size)
         for some in _groups(len(slots), self.program.most_rows):
-            group = slots[some]
-            h, c = self.program.pass_to_states(torch.tensor(ids[some]), _stacked(group))
+            group, states = slots[some], _stacked(slots[some])
+            for tokens in torch.tensor(ids[some]).T.contiguous():
+                states = self.program.pass_to_states(tokens, states)
+            h, c = states
             for row, slot in enumerate(group):
                 slot.states = h[:, row], c[:, row]
-                slot.length += 1
+                slot.length += len(ids[0])
             # row by row: a projection by PyTorch has other bits for another number of rows
             outputs = [self.program.output(_stacked([slot])) for slot in group]
             logits[some] = self.program.lm_head(torch.cat(outputs))
@@ -264,7 +271,7 @@ class RecurrentProgramRows:
 class ModuleRows:
     """Any causal model by its modules."""
 
-    anywhere = False
+    anywhere, together = False, False
 
     def __init__(self, model: Any, room: int) -> None:
         self.model, self.room = model, room
@@ -292,8 +299,11 @@ class ModuleRows:
         logits: Tensor = self.model.lm_head(hidden)[0].float()
         return logits
 
+    def read_together(self, slots: Sequence[Slot], ids: Sequence[Sequence[int]]) -> Tensor:
+        return torch.stack([self.read(slot, some) for slot, some in zip(slots, ids, strict=True)])
+
     def step(self, slots: Sequence[Slot], ids: Sequence[int]) -> Tensor:
-        return torch.stack([self.read(slot, [token]) for slot, token in zip(slots, ids, strict=True)])
+        return self.read_together(slots, [[token] for token in ids])
 
     def save(self, slot: Slot) -> Saved:
         return _saved(slot, self.truncates)

@@ -344,27 +344,37 @@ class Engine:
     def _read(self, *, until: float) -> list[tuple[_Row, Tensor]]:
         """Read pieces of prompts, the oldest request first; return the rows that can write, with logits."""
         reached: list[tuple[_Row, Tensor]] = []
-        for row in [row for row in self._live if row.reads and not row.held]:
-            adapter, rows = row.stream.request.adapter, row.rows
-            while row.reads:
-                start = row.slot.length
-                n = next_piece(rows, start, row.n_prompt)
-                logits = rows.read(row.slot, row.ids[start : start + n])
-                self.metrics.read.labels(self.name).inc(n)
-                if self._saves_at(rows, row):
-                    self.prefixes[adapter].add(row.ids, rows.save(row.slot))
-                if row.slot.length == row.n_prompt:
-                    reached.append((row, logits))
-                    reached += ((other, logits) for other in self._copies(row))
-                if time.perf_counter() >= until:
-                    return reached
+        while group := self._next_readers():
+            pieces = [next_piece(row.slot.length, row.n_prompt) for row in group]
+            n = min(pieces)
+            ids = [row.ids[row.slot.length : row.slot.length + n] for row in group]
+            logits = group[0].rows.read_together([row.slot for row in group], ids)
+            self.metrics.read.labels(self.name).inc(n * len(group))
+            for row, each in zip(group, logits, strict=True):
+                if self._saves_at(row):
+                    kept = self.prefixes[row.stream.request.adapter]
+                    kept.add(row.ids, row.rows.save(row.slot))
+                if not row.reads:
+                    reached.append((row, each))
+                    reached += ((other, each) for other in self._copies(row))
+            if time.perf_counter() >= until:
+                break
         return reached
 
-    def _saves_at(self, rows: ExactRows, row: _Row) -> bool:
+    def _next_readers(self) -> list[_Row]:
+        """Return the rows whose prompts are to be read next: the oldest, with those read together with it."""
+        readers = [row for row in self._live if row.reads and not row.held]
+        if not readers:
+            return []
+        first = readers[0].rows
+        return [row for row in readers if row.rows is first] if first.together else readers[:1]
+
+    def _saves_at(self, row: _Row) -> bool:
         """Whether a beginning of the prompt is to be kept here: where a later text can go on from it.
 
         A text that truncates is kept when its answer has ended, if it can be read in any pieces.
         """
+        rows = row.rows
         if rows.anywhere and rows.truncates:
             return False
         left = row.n_prompt - row.slot.length
