@@ -8,8 +8,8 @@
   complete answer is compared with that of the same request alone, asked afterwards.  The first answer that is
   lost, cut or crossed ends the run.  The times to the first token and between tokens are printed.
 - "prompts": distinct prompts one after another.  The server's anonymous memory is printed at each tenth.
-- "idle": conversations that each wait after a first turn, kept as beginnings of texts; then some go on.  The
-  time to the first token of the second turns is printed, and how many tokens were read for it.
+- "idle": conversations in token ids that each wait after a first turn, kept as beginnings of texts; then some
+  go on.  The time to the first token of the second turns is printed, and how many tokens were read for it.
 
 The server is the command, in a process of its own, on loopback.  Clients and server share the machine.
 """
@@ -190,14 +190,18 @@ async def prompts(port: int, pid: int, n: int, room: int, seed: int) -> None:
 async def idle(port: int, pid: int, n: int, seed: int) -> None:
     rng = random.Random(seed)
     before, waiting = _anonymous(pid), iter(range(n))
-    texts: dict[int, str] = {}
+    texts: dict[int, list[int]] = {}
 
     async def client() -> None:
         for number in waiting:
             prompt = f"{number} {rng.randrange(10**9)}. " + " ".join(rng.choices(WORDS, k=80))
-            body = {"model": "model", "prompt": prompt, "seed": number, "max_tokens": 40}
+            _, found = await _call(port, "POST", "/tokenize", {"model": "model", "text": prompt})
+            body = {
+                "model": "model", "prompt": found["ids"], "seed": number, "max_tokens": 40,
+                "alternatives": 1,
+            }  # fmt: skip
             _, answer = await _call(port, "POST", "/v1/completions", body)
-            texts[number] = prompt + answer["choices"][0]["text"]
+            texts[number] = found["ids"] + [each["id"] for each in answer["choices"][0]["tokens"]]
 
     await asyncio.gather(*(client() for _ in range(32)))
     kept = _anonymous(pid) - before
@@ -205,7 +209,7 @@ async def idle(port: int, pid: int, n: int, seed: int) -> None:
     for number in rng.sample(range(n), min(n, 200)):
         began = time.perf_counter()
         body = {
-            "model": "model", "prompt": texts[number] + " Then", "seed": 1, "max_tokens": 4,
+            "model": "model", "prompt": [*texts[number], *texts[0][:10]], "seed": 1, "max_tokens": 4,
             "stream_options": {"include_usage": True},
         }  # fmt: skip
         first = None

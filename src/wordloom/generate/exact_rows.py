@@ -23,6 +23,7 @@ from torch import Tensor
 
 from wordloom.generate.fast import Accelerated, accelerate
 from wordloom.generate.fast.adapters import Updates, merged_copy
+from wordloom.kernels.threads import one_thread
 from wordloom.models import RNN
 from wordloom.nn.cache.layers import LayerState
 
@@ -173,6 +174,7 @@ class ProgramRows:
         slot.length = 0
 
     @torch.inference_mode()
+    @one_thread()  # PyTorch's threads would spin on cores that the next program needs
     def read(self, slot: Slot, ids: Sequence[int]) -> Tensor:
         most, hidden = self.program.most_alike, torch.empty(0)
         for start in range(0, len(ids), most):
@@ -190,6 +192,7 @@ class ProgramRows:
         return torch.stack([self.read(slot, some) for slot, some in zip(slots, ids, strict=True)])
 
     @torch.inference_mode()
+    @one_thread()
     def step(self, slots: Sequence[Slot], ids: Sequence[int]) -> Tensor:
         logits = torch.empty(len(slots), self.program.config.vocab_size)
         for some in _groups(len(slots), self.program.most_alike):
@@ -243,6 +246,7 @@ class RecurrentProgramRows:
         return self.read_together(slots, [[token] for token in ids])
 
     @torch.inference_mode()
+    @one_thread()
     def read_together(self, slots: Sequence[Slot], ids: Sequence[Sequence[int]]) -> Tensor:
         logits = torch.empty(len(slots), self.program.config.vocab_size)
         for some in _groups(len(slots), self.program.most_rows):
@@ -253,9 +257,11 @@ class RecurrentProgramRows:
             for row, slot in enumerate(group):
                 slot.states = h[:, row], c[:, row]
                 slot.length += len(ids[0])
-            # row by row: a projection by PyTorch has other bits for another number of rows
-            outputs = [self.program.output(_stacked([slot])) for slot in group]
-            logits[some] = self.program.lm_head(torch.cat(outputs))
+            if self.program.model.output_proj is None:
+                outputs = self.program.output(states)
+            else:  # row by row: a projection by PyTorch has other bits for another number of rows
+                outputs = torch.cat([self.program.output(_stacked([slot])) for slot in group])
+            logits[some] = self.program.lm_head(outputs)
         return logits
 
     def save(self, slot: Slot) -> Saved:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +29,7 @@ class PrefixCache:
         self.most_bytes, self.every = most_bytes, every
         self.n_bytes = 0
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
+        self._lengths = Counter[int]()  # how many texts have each length
         self._places: dict[bytes, tuple[_Entry, int]] = {}  # by the hash of a beginning: where it is stored
 
     def __len__(self) -> int:
@@ -38,7 +39,7 @@ class PrefixCache:
         """Return what holds the longest known beginning of ``ids``, and its length, at most ``most``."""
         best: tuple[_Entry, int] | None = None
         array = np.asarray(ids, dtype=np.int64)
-        lengths = sorted({*self._cuts(most), *self._whole_lengths(most)})
+        lengths = sorted({*self._cuts(most), *(n for n in self._lengths if n <= most)})
         for length, key in _keys(array, lengths):
             found = self._places.get(key)
             if found is not None and np.array_equal(found[0].ids[:length], array[:length]):
@@ -67,6 +68,7 @@ class PrefixCache:
                 self._remove(old[0])
             self._places[key] = (entry, length)
         self._entries[id(entry)] = entry
+        self._lengths[len(array)] += 1
         self.n_bytes += saved.n_bytes
         while self.n_bytes > self.most_bytes:
             self._remove(next(iter(self._entries.values())))
@@ -75,16 +77,17 @@ class PrefixCache:
         """Forget all texts."""
         self._entries.clear()
         self._places.clear()
+        self._lengths.clear()
         self.n_bytes = 0
 
     def _cuts(self, length: int) -> range:
         return range(self.every, length + 1, self.every)
 
-    def _whole_lengths(self, most: int) -> set[int]:
-        return {len(entry.ids) for entry in self._entries.values() if len(entry.ids) <= most}
-
     def _remove(self, entry: _Entry) -> None:
         del self._entries[id(entry)]
+        self._lengths[len(entry.ids)] -= 1
+        if not self._lengths[len(entry.ids)]:
+            del self._lengths[len(entry.ids)]
         self.n_bytes -= entry.saved.n_bytes
         for key in entry.keys:
             if self._places.get(key, (None, 0))[0] is entry:
