@@ -56,6 +56,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip("no CUDA device on this machine")
 
 
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of real data; without it, the test is skipped."""
+    folder = os.environ.get("WORDLOOM_DATA")
+    if not folder:
+        pytest.skip("WORDLOOM_DATA is not set")
+    return Path(folder)
+
+
 @pytest.fixture(autouse=True)
 def threads(request: pytest.FixtureRequest) -> Iterator[None]:
     """Two torch threads where a test is marked ``threads2``, one elsewhere."""

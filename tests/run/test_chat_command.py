@@ -196,7 +196,7 @@ def test_on_a_terminal(assistant: Path) -> None:
     try:
 
         def told(typed: bytes, mark: str) -> str:
-            """What the terminal shows after these keys, until the prompt that follows ``mark``."""
+            """Type these keys; return what the terminal shows up to the next prompt after ``mark``."""
             os.write(ours, typed)
             seen = _read_until(ours, mark)
             return seen if PROMPT in seen.rsplit(mark, 1)[1] else seen + _read_until(ours, PROMPT)

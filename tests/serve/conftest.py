@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +16,6 @@ from wordloom.serve.limits import Limits
 from wordloom.serve.models import Models, Source
 
 
-@pytest.fixture(scope="session")
-def data() -> Path:
-    """The folder of real data; without it, the test is skipped."""
-    folder = os.environ.get("WORDLOOM_DATA")
-    if not folder:
-        pytest.skip("WORDLOOM_DATA is not set")
-    return Path(folder)
-
-
 class Kinds(Running):
     """A server with a model of every kind, and their folders."""
 
@@ -34,6 +23,7 @@ class Kinds(Running):
 
     def __init__(self, models: Models, port: int) -> None:
         super().__init__(models, port)
+        self._loaded: dict[str, Any] = {}
         self.client = httpx.Client(base_url=self.url, timeout=60, verify=False)
 
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
@@ -43,13 +33,13 @@ class Kinds(Running):
         """Post a body as it is."""
         return self.client.post(path, content=content, headers={"content-type": "application/json"})
 
-    @cache  # noqa: B019
     def load(self, name: str) -> Any:
-        """Return the model as Python loads it."""
-        if name.endswith("-adapted"):
+        """Return the model as Python loads it, once."""
+        if name not in self._loaded:
             base = name.removesuffix("-adapted")
-            return wordloom.load(self.folders[base], adapter=self.folders[base].parent.parent / name)
-        return wordloom.load(self.folders[name])
+            adapter = None if base == name else self.folders[base].parent.parent / name
+            self._loaded[name] = wordloom.load(self.folders[base], adapter=adapter)
+        return self._loaded[name]
 
     def ask(self, path: str, model: str, **body: Any) -> Any:
         """Return the answer to a request, which must succeed."""

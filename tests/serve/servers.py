@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import torch
 import uvicorn
 from tests.run.tasks.test_instruction import TEXTS
@@ -61,6 +62,10 @@ class Running:
 
     def get(self, path: str, **options: Any) -> httpx.Response:
         return httpx.get(self.url + path, timeout=60, **options)
+
+    def openai_client(self) -> openai.OpenAI:
+        """Return a client of OpenAI's package, which asks once."""
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
 
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
         return httpx.post(self.url + path, json=body, timeout=60, **options)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import random
 import threading
+import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.generate.random_models import FAMILIES, LONGEST, model_of
+from tests.serve.servers import wait_until
 
+from wordloom.errors import GenerationError
 from wordloom.generate import Sampling
 from wordloom.generate import exact_rows as exact_rows_module
-from wordloom.serve.engine import Engine, Failure, Request, Stream, Token
+from wordloom.models import LlamaConfig, build
+from wordloom.serve.engine import Engine, Failure, QueueFullError, Request, Stream, Token
 from wordloom.serve.engine import engine as engine_module
 from wordloom.text import Tokenizer
 
@@ -143,3 +148,75 @@ def test_a_request_gets_the_tokens_that_it_gets_alone(
 
     hold()
     assert hits
+
+
+@pytest.mark.parametrize("another_waits", [False, True])
+def test_a_client_that_takes_nothing_costs_nothing_and_ends_in_time(
+    another_waits: bool,
+) -> None:
+    config = LlamaConfig(vocab_size=8, dim=16, n_layers=1, n_heads=1, max_seq_len=400)
+    model, tokenizer = build(config).eval(), tokenizer_of(8)
+    engine = Engine(model, room=400, slots=1, name="m")
+    steps = 0
+
+    def counted(step: Any = engine.step) -> None:
+        nonlocal steps
+        steps += 1
+        step()
+
+    engine.step = counted  # type: ignore[method-assign]
+    engine.start()
+    try:
+        resting = Request(
+            prompt=[1], sampling=Sampling(seed=1, max_new_tokens=300), tokenizer=tokenizer,
+            deadline=time.monotonic() + 1.0,
+        )  # fmt: skip
+        client, stream = ask(engine, resting)
+        wait_until(lambda: stream.resting)
+        if another_waits:
+            short = Sampling(seed=2, max_new_tokens=3)
+            behind, _ = ask(engine, replace(resting, sampling=short, deadline=None))
+        before = steps
+        time.sleep(0.4)
+        assert steps - before < 20
+        assert not client.ended.is_set()
+        assert client.ended.wait(timeout=5)
+        assert client.events[-1] == Failure("timeout", "the time for this request is over")
+        assert not another_waits or behind.ended.wait(timeout=5)
+    finally:
+        engine.stop()
+    text = engine.metrics.text().decode()
+    assert 'wordloom_failed_requests_total{model="m"} 1.0' in text
+
+
+def test_counts_of_requests_that_leave_and_fail() -> None:
+    config = LlamaConfig(vocab_size=8, dim=16, n_layers=1, n_heads=1, max_seq_len=40)
+    engine = Engine(build(config).eval(), room=40, slots=2, queue=1, name="m")
+    request = Request(prompt=[1], sampling=Sampling(seed=1), tokenizer=tokenizer_of(8))
+    streams = [ask(engine, request)[1] for _ in range(3)]
+    with pytest.raises(QueueFullError, match="wait already; ask again later"):
+        ask(engine, request)
+    engine.step()
+    for stream in streams:
+        stream.cancel()
+    engine.step()
+    assert engine.n_live == engine.n_waiting == 0
+    text = engine.metrics.text().decode()
+    assert 'wordloom_cancelled_requests_total{model="m"} 3.0' in text
+    assert 'wordloom_rejected_requests_total{model="m"} 1.0' in text
+
+
+@pytest.mark.parametrize(("changes", "says"), [
+    ({"prompt": []}, "the prompt has no tokens"),
+    ({"prompt": [1] * 40}, "the prompt has 40 tokens, and the context holds 40"),
+    ({"prompt": [1] * 30, "sampling": Sampling(seed=1, max_new_tokens=11)},
+     "the prompt has 30 tokens and 11 more are asked for; the context holds 40"),
+    ({"sampling": Sampling(seed=1, samples=3)}, "3 choices are asked for, and the server has 2 slots"),
+    ({"adapter": "none"}, "there is no adapter 'none'"),
+])  # fmt: skip
+def test_requests_that_cannot_be_answered_are_refused(changes: dict[str, Any], says: str) -> None:
+    config = LlamaConfig(vocab_size=8, dim=16, n_layers=1, n_heads=1, max_seq_len=40)
+    engine = Engine(build(config).eval(), room=40, slots=2)
+    request = Request(prompt=[1], sampling=Sampling(seed=1), tokenizer=tokenizer_of(8))
+    with pytest.raises(GenerationError, match=says):
+        engine.submit(replace(request, **changes), Client())

@@ -34,7 +34,7 @@ def server(folders: dict[str, Path]) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def client(server: Running) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    return server.openai_client()
 
 
 @pytest.mark.parametrize("model", CONFIGS)

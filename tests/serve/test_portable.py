@@ -1,4 +1,4 @@
-"""What llama.cpp's tests of its server assert, on the same weights (stories260K)."""
+"""The assertions of llama.cpp's server tests, on the same weights (stories260K)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def server(folders: dict[str, Path]) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def client(server: Running) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    return server.openai_client()
 
 
 def test_a_story_is_continued_and_counted(client: openai.OpenAI, folders: dict[str, Path]) -> None:

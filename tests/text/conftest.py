@@ -1,5 +1,4 @@
 import gzip
-import os
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -20,14 +19,6 @@ def corpus() -> list[str]:
 def trained(corpus: list[str]) -> dict[str, Tokenizer]:
     """A tokenizer of each kind."""
     return {kind: Tokenizer.train(corpus, kind=kind, vocab_size=SIZES[kind]) for kind in TOKENIZERS}
-
-
-@pytest.fixture(scope="session")
-def data() -> Path:
-    folder = os.environ.get("WORDLOOM_DATA")
-    if not folder:
-        pytest.skip("WORDLOOM_DATA is not set")
-    return Path(folder)
 
 
 @pytest.fixture(scope="session")

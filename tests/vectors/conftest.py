@@ -1,20 +1,9 @@
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from wordloom.vectors import KeyedVectors
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
-@pytest.fixture(scope="session")
-def data() -> Path:
-    folder = os.environ.get("WORDLOOM_DATA")
-    if not folder:
-        pytest.skip("WORDLOOM_DATA is not set")
-    return Path(folder)
 
 
 @pytest.fixture(scope="session")

@@ -113,7 +113,6 @@ def exact_rows(model: Any, room: int, *, fast: bool = True) -> ExactRows:
     """
     program: Any = accelerate(model) if fast else model
     if isinstance(program, Accelerated):
-        program.new_cache(1, room)  # type: ignore[attr-defined]  # reads the weights
         if isinstance(model, RNN):
             return RecurrentProgramRows(program)
         if program.most_alike > 1:
@@ -228,6 +227,7 @@ class RecurrentProgramRows:
 
     def __init__(self, program: Any) -> None:
         self.program = program
+        program.new_cache(1, 0)  # which reads the weights
         self.slot_bytes = sum(part.nbytes for part in program.new_states(1))
 
     def new_slot(self) -> Slot:

@@ -18,19 +18,19 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a server takes.
+    """The limits of requests, and of what the server keeps.
 
     Attributes:
-        context: the longest text in tokens; None: that of the model.
+        context: the longest text in tokens; None: the model's own limit.
         max_tokens: the most new tokens of a request.
         choices: the most choices of a request.
-        slots: the rows that a model continues at once.
-        queue: the requests that wait for each model.
-        body_bytes: the bytes of a request.
-        seconds: the time of a request.
-        prefix_bytes: the bytes of beginnings of texts that are kept.
-        model_bytes: the bytes of weights; the model that was used longest ago leaves.
-        drain_seconds: the time of requests that run when the server ends.
+        slots: the most texts that a model continues at once.
+        queue: the most requests that wait for a model.
+        body_bytes: the most bytes of a request.
+        seconds: the longest time of a request.
+        prefix_bytes: the most bytes of kept beginnings of texts.
+        model_bytes: the most bytes of weights; the least recently used model leaves.  None: no limit.
+        drain_seconds: the longest time of requests that run when the server ends.
         keys: API keys; empty: none is asked for.
         hosts: the names by which the server is called; empty: any.
     """

@@ -31,9 +31,10 @@ def serve(
     first: Sequence[str] = (),
     say: Callable[[str], object] = log.info,
 ) -> None:
-    """Listen at ``host`` and ``port`` until SIGTERM or SIGINT; ``say`` is told the address.
+    """Listen at ``host`` and ``port`` until SIGTERM or SIGINT.
 
-    Then no request is accepted, and those that run have ``limits.drain_seconds`` to end.
+    After the signal, the server accepts no request, and running ones have ``limits.drain_seconds`` to end.
+    ``say`` is called with a line that names the models and the address.
 
     Raises WordloomError for a host beyond this machine without a key, and for an address that is in use.
     """

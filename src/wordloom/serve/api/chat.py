@@ -128,10 +128,7 @@ def _head(body: ChatCompletion, kind: str) -> dict[str, Any]:
 
 async def _whole(body: ChatCompletion, writing: Writing, has_text: bool) -> dict[str, Any]:
     """Return the whole answer; if what it continues ``has_text``, its first whitespace stays."""
-    texts: list[list[Token]] = [[] for _ in range(body.n or 1)]
-    async for tokens in writing.tokens():
-        for token in tokens:
-            texts[token.choice].append(token)
+    texts = await writing.choices(body.n or 1)
     choices = [
         {
             "index": number,

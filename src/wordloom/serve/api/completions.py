@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import time
@@ -20,7 +21,6 @@ from wordloom.run.models.language_model import LanguageModel
 from wordloom.serve.api.alternatives import alternatives_of
 from wordloom.serve.api.fields import Ids, SamplingFields, Text
 from wordloom.serve.api.writing import Writing, event_stream, until_left, using, write, writer_of
-from wordloom.serve.engine import Token
 from wordloom.serve.errors import ApiError
 from wordloom.serve.logprobs import LogprobsOfCompletion
 
@@ -110,11 +110,13 @@ async def _whole(
     body: Completion, head: dict[str, Any], writings: Sequence[Writing], n: int
 ) -> dict[str, Any]:
     choices: list[dict[str, Any]] = []
-    for number, writing in enumerate(writings):
-        texts: list[list[Token]] = [[] for _ in range(n)]
-        async for tokens in writing.tokens():
-            for token in tokens:
-                texts[token.choice].append(token)
+    tasks = [asyncio.ensure_future(writing.choices(n)) for writing in writings]
+    try:
+        found = await asyncio.gather(*tasks)
+    finally:  # where one fails, the others would wait for ever
+        for task in tasks:
+            task.cancel()
+    for number, (writing, texts) in enumerate(zip(writings, found, strict=True)):
         for choice, tokens in enumerate(texts):
             logprobs = None
             if body.logprobs is not None:

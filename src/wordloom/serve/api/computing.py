@@ -29,7 +29,7 @@ class ChosenModel:
 
     @property
     def model(self) -> Any:
-        """What :func:`wordloom.load` returns; a worker loads the adapter when it is first used."""
+        """The loaded model.  The first use of an adapter loads it, so the worker alone reads this."""
         return self.served.with_adapter(self.adapter)
 
     @property

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import Request as HttpRequest
@@ -82,7 +82,6 @@ class Writing:
     events: asyncio.Queue[list[Token | Failure]]
     left: int  # choices that have not ended
     n_written: int = 0
-    began: float = field(default_factory=time.time)
 
     async def tokens(self) -> AsyncIterator[list[Token]]:
         """Yield the tokens as they come, some at a time, until all choices have ended.
@@ -104,6 +103,14 @@ class Writing:
             if self.left:
                 self.stream.cancel()
 
+    async def choices(self, n: int) -> list[list[Token]]:
+        """Return the tokens of each of the ``n`` choices when all have ended; raises as :meth:`tokens`."""
+        found: list[list[Token]] = [[] for _ in range(n)]
+        async for tokens in self.tokens():
+            for token in tokens:
+                found[token.choice].append(token)
+        return found
+
     def usage(self) -> dict[str, Any]:
         """Return the counts of tokens."""
         return {
@@ -115,7 +122,7 @@ class Writing:
 
     def repeat(self) -> dict[str, Any]:
         """Return what is needed to repeat the answer: every setting, and where it came from."""
-        return {name: {**value} for name, value in self.settings.as_dict().items()}
+        return self.settings.as_dict()
 
 
 def write(
@@ -154,8 +161,6 @@ def write(
     if chosen.sources["max_new_tokens"] != "given":
         most = sampling.max_new_tokens or default_tokens or limits.max_tokens
         sampling = replace(sampling, max_new_tokens=min(most, limits.max_tokens, engine.room - len(prompt)))
-    if sampling.past != "error":
-        sampling = replace(sampling, past="error")
     loop, events = asyncio.get_running_loop(), asyncio.Queue[list[Token | Failure]]()
     request = Request(
         prompt=prompt,

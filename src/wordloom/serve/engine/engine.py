@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,12 @@ from torch import Tensor
 
 from wordloom.errors import GenerationError, WordloomError
 from wordloom.generate.exact_rows import PIECE, ExactRows, Slot, adapted_rows, next_piece
-from wordloom.generate.prompts import not_finite
-from wordloom.generate.sampling import Sampling, draw, filter_logits, greedy, row_generator, weighed
+from wordloom.generate.sampling import row_generator
 from wordloom.generate.text import StopWatch
 from wordloom.kernels.threads import one_thread
-from wordloom.nn.fused import log_sum_exp
+from wordloom.serve.engine.drawing import Drawn, alike, drawn_tokens
 from wordloom.serve.engine.prefixes import PrefixCache
-from wordloom.serve.engine.request import Alternative, Event, Failure, FinishReason, Request, Stream, Token
+from wordloom.serve.engine.request import Event, Failure, FinishReason, Request, Stream, Token
 from wordloom.serve.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -35,6 +34,7 @@ log = logging.getLogger(__name__)
 EVERY = 16  # tokens between the places where the beginning of a text can be taken from the prefix cache
 LATELY = 10.0  # seconds
 READING_SECONDS = 0.03  # prompts are read for so long between two steps
+RESTING_SECONDS = 0.1  # deadlines are looked at so often while no row can go on
 
 
 class QueueFullError(WordloomError):
@@ -91,7 +91,6 @@ class Engine:
         name: str = "",
     ) -> None:
         self.rows = adapted_rows(model, adapters or {}, room, fast=fast)
-        self.vocab_size = int(model.config.vocab_size)
         self.room, self.n_slots, self.queue = room, slots, queue
         self.prefixes = {
             name: PrefixCache(prefix_bytes // len(self.rows), EVERY if rows.anywhere else PIECE)
@@ -211,8 +210,8 @@ class Engine:
         try:
             while True:
                 with self._changed:
-                    while not self._stopping and not self._has_work():
-                        self._changed.wait(timeout=1.0)
+                    if not self._stopping and not self._has_work():
+                        self._changed.wait(timeout=None if self._is_idle() else RESTING_SECONDS)
                     if self._stopping:
                         break
                 self.step()
@@ -223,10 +222,20 @@ class Engine:
             why = "the server stops" if self.error is None else "the engine has failed"
             self._end_all(Failure("broken", why))
 
+    def _is_idle(self) -> bool:
+        return not self._live and not self._waiting
+
     def _has_work(self) -> bool:
-        return any(not row.stream.resting or row.stream.cancelled for row in self._live) or (
-            bool(self._waiting)
-        )
+        """Whether a step would do something; deadlines pass without work."""
+        if any(stream.cancelled for stream in self._waiting) or self._admits():
+            return True
+        return any(row.stream.cancelled or not row.stream.resting for row in self._live)
+
+    def _admits(self) -> bool:
+        """Whether there are slots for the request that waits longest."""
+        if not self._waiting:
+            return False
+        return len(self._live) + self._waiting[0].request.sampling.samples <= self.n_slots
 
     def _end_all(self, failure: Failure) -> None:
         with self._changed:
@@ -236,7 +245,7 @@ class Engine:
             self._live, self._waiting = [], deque()
         for stream in streams.values():
             if not stream.cancelled:
-                stream.deliver([failure])
+                self._deliver(stream, [failure])
 
     def step(self) -> None:
         """Free the slots of requests that ended, admit others, and pass a token of each row."""
@@ -261,7 +270,9 @@ class Engine:
             self._deliver(stream, some)
 
     def _deliver(self, stream: Stream, events: list[Event]) -> None:
-        stream.unsent += sum(isinstance(event, Token) for event in events)
+        stream.n_delivered += sum(isinstance(event, Token) for event in events)
+        if any(isinstance(event, Failure) for event in events):
+            self.metrics.failed.labels(self.name).inc()
         try:
             stream.deliver(events)
         except Exception:  # of the caller; the other requests go on
@@ -273,6 +284,7 @@ class Engine:
         now = time.monotonic()
         with self._changed:
             streams = {*self._waiting, *(row.stream for row in self._live)}
+        self.metrics.cancelled.labels(self.name).inc(sum(stream.cancelled for stream in streams))
         for stream in streams:
             deadline = stream.request.deadline
             if deadline is not None and now > deadline and not stream.cancelled:
@@ -305,7 +317,7 @@ class Engine:
 
     def _admit(self) -> None:
         """Give slots to the requests that wait longest."""
-        while self._waiting and len(self._live) + self._waiting[0].request.sampling.samples <= self.n_slots:
+        while self._admits():
             with self._changed:
                 stream = self._waiting.popleft()
             request, sampling = stream.request, stream.request.sampling
@@ -325,7 +337,7 @@ class Engine:
                     watch=StopWatch(
                         request.tokenizer.stream_decoder(prompt, skip_special_tokens=True), sampling.stop
                     ),
-                    alike=_alike(request),
+                    alike=alike(request),
                     n_prompt=len(prompt),
                     held=choice > 0,
                 )
@@ -375,7 +387,7 @@ class Engine:
         A text that truncates is kept when its answer has ended, if it can be read in any pieces.
         """
         rows = row.rows
-        if rows.anywhere and rows.truncates:
+        if (rows.anywhere and rows.truncates) or not self.prefixes[row.stream.request.adapter].most_bytes:
             return False
         left = row.n_prompt - row.slot.length
         is_last = left < PIECE
@@ -423,46 +435,15 @@ class Engine:
 
     def _draw_alike(self, rows: list[_Row], logits: Tensor, events: dict[Stream, list[Event]]) -> None:
         """Draw for rows of equal settings by logits [R, V]."""
-        request, sampling = rows[0].stream.request, rows[0].stream.request.sampling
-        normalizers = log_sum_exp(logits)  # [R]
-        if not bool(normalizers.isfinite().all()):
-            raise not_finite()
-        V = min(request.tokenizer.vocab_size, logits.shape[1])
-        texts, starts = [row.ids for row in rows], [row.n_prompt for row in rows]
-        weights = weighed(logits[:, :V], texts, sampling, starts)
-        if sampling.temperature == 0:
-            drawn = greedy(weights)
-            kept = torch.full_like(weights, -torch.inf).scatter(1, drawn[:, None], 0.0)
-        else:
-            kept = filter_logits(weights, sampling)
-            drawn = draw(kept, [row.draws for row in rows])
-        logprobs = (logits.gather(1, drawn[:, None])[:, 0] - normalizers).tolist()
-        likely = self._alternatives(logits[:, :V] - normalizers[:, None], kept, rows)
-        for row, token, logprob, others in zip(rows, drawn.tolist(), logprobs, likely, strict=True):
-            self._append(row, token, logprob, others, events)
-
-    def _alternatives(
-        self, logprobs: Tensor, kept: Tensor, rows: Sequence[_Row]
-    ) -> list[tuple[Alternative, ...]]:
         request = rows[0].stream.request
-        if not request.alternatives:
-            return [()] * len(rows)
-        k = min(request.alternatives, logprobs.shape[1])
-        best = logprobs.sort(dim=-1, descending=True, stable=True)
-        shares = kept.softmax(dim=-1)
-        return [
-            tuple(Alternative(*each) for each in zip(ids, values, share[ids].tolist(), strict=True))
-            for ids, values, share in zip(
-                best.indices[:, :k].tolist(), best.values[:, :k].tolist(), shares, strict=True
-            )
-        ]
+        texts, prompts = [row.ids for row in rows], [row.n_prompt for row in rows]
+        drawn = drawn_tokens(request, logits, texts, prompts, [row.draws for row in rows])
+        for row, each in zip(rows, drawn, strict=True):
+            self._append(row, each, events)
 
-    def _append(
-        self, row: _Row, token: int, logprob: float, likely: tuple[Alternative, ...],
-        events: dict[Stream, list[Event]],
-    ) -> None:  # fmt: skip
+    def _append(self, row: _Row, drawn: Drawn, events: dict[Stream, list[Event]]) -> None:
         """Append a drawn token, and end the row where it is complete."""
-        stream, request, now = row.stream, row.stream.request, time.perf_counter()
+        stream, request, now, token = row.stream, row.stream.request, time.perf_counter(), drawn.id
         if stream.first_token is None:
             stream.first_token = now
             self.metrics.first.labels(self.name).observe(now - stream.created)
@@ -485,7 +466,8 @@ class Engine:
         if reason is not None:
             text += row.watch.flush()
             self._complete(row)
-        events.setdefault(stream, []).append(Token(row.choice, token, text, logprob, reason, likely, ends))
+        made = Token(row.choice, token, text, drawn.logprob, reason, drawn.alternatives, ends)
+        events.setdefault(stream, []).append(made)
 
     def _complete(self, row: _Row) -> None:
         """Release the slot of ``row``, and keep what it holds for a later turn."""
@@ -493,14 +475,3 @@ class Engine:
         if row.rows.anywhere and kept.most_bytes:
             kept.add(row.ids, row.rows.save(row.slot))
         self._release(row)
-
-
-def _alike(request: Request) -> tuple[Any, ...]:
-    """Return what two rows must have in common to be drawn together."""
-    shared = replace(request.sampling, seed=None, stop=(), stop_ids=(), samples=1, max_new_tokens=None)
-    return (shared, request.alternatives, request.tokenizer.vocab_size)
-
-
-def sampling_with_seed(sampling: Sampling, seed: int) -> Sampling:
-    """Return ``sampling`` with its own seed, or else with ``seed``."""
-    return sampling if sampling.seed is not None else replace(sampling, seed=seed)

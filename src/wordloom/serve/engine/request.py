@@ -1,9 +1,9 @@
-"""What the engine is asked, and what it answers."""
+"""The requests to the engine, and the events with which it answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from wordloom.generate.sampling import Sampling
@@ -79,24 +79,34 @@ class Stream:
 
     Attributes:
         n_cached: the tokens of the prompt that did not have to be read.
+        n_delivered: the tokens that the engine has delivered; its thread alone writes this.
+        n_sent: the tokens that were sent to the client; the caller's thread alone writes this.
+        created: when the request came, in seconds of :func:`time.perf_counter`.
+        first_token: when its first token was drawn; None before.
     """
 
     request: Request
     deliver: Callable[[list[Event]], None]
     wake: Callable[[], None] = lambda: None
     most_unsent: int = 64
-    unsent: int = 0
+    n_delivered: int = 0
+    n_sent: int = 0
     n_cached: int = 0
     cancelled: bool = False
     created: float = 0.0
-    first_token: float | None = field(default=None)
+    first_token: float | None = None
 
     def sent(self, n: int) -> None:
         """Count ``n`` tokens that were sent."""
         resting = self.resting
-        self.unsent -= n
+        self.n_sent += n
         if resting and not self.resting:
             self.wake()
+
+    @property
+    def unsent(self) -> int:
+        """The tokens that wait to be sent."""
+        return self.n_delivered - self.n_sent
 
     @property
     def resting(self) -> bool:
