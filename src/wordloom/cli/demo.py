@@ -88,6 +88,7 @@ def _print_next(out: Console, folder: Path) -> None:
     own_text = "data.train=my.txt tokenizer.vocab_size=2048 --out runs/mine"
     for command_line, what in (
         (f"wordloom chat {folder}", "type the beginning of a text"),
+        (f"wordloom serve {folder}", "the same in a browser, with the probability of each token"),
         (f'wordloom generate {folder} --prompt "{DEMO_PROMPT}" --seed 2', "another sample"),
         (f"wordloom evaluate {folder} README.md", "loss and bits per byte of any text"),
         (f"wordloom inspect {folder}", "where its parameters are"),
