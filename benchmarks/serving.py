@@ -18,103 +18,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import random
 import re
 import shlex
-import signal
 import statistics
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from entry import in_one_line
+from serving_client import call, quantiles, report, server, stream
 
 from training import machine
 
 WORDS = ("the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "are", "as", "with", "his")
-
-
-@contextmanager
-def server(checkpoint: str, *options: str) -> Iterator[tuple[int, int]]:
-    """Run the command; give its port and its process id."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "wordloom", "serve", f"model={checkpoint}", "--port", "0", *options],
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        found = re.search(r":(\d+)/", line)
-        if found is None:
-            raise SystemExit(f"the server did not start: {line}")
-        asyncio.run(_until_healthy(int(found[1])))
-        yield int(found[1]), process.pid
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(timeout=60)
-
-
-async def _until_healthy(port: int) -> None:
-    for _ in range(1200):
-        try:
-            status, _ = await _call(port, "GET", "/health")
-            if status == 200:
-                return
-        except OSError:
-            pass
-        await asyncio.sleep(0.1)
-    raise SystemExit("the server is not healthy after two minutes")
-
-
-async def _open(port: int, method: str, path: str, body: Any) -> tuple[Any, Any]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    content = b"" if body is None else json.dumps(body).encode()
-    head = (
-        f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
-    )
-    writer.write(head.encode() + content)
-    await writer.drain()
-    return reader, writer
-
-
-async def _call(port: int, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-    """Return the status and the body of an answer."""
-    reader, writer = await _open(port, method, path, body)
-    raw = await reader.read()
-    writer.close()
-    head, _, rest = raw.partition(b"\r\n\r\n")
-    status = int(head.split()[1])
-    if b"transfer-encoding: chunked" in head.lower():
-        rest = b"".join(re.findall(rb"[0-9a-f]+\r\n(.*?)\r\n", rest, re.DOTALL))
-    return status, json.loads(rest) if rest.startswith((b"{", b"[")) else rest
-
-
-async def _stream(port: int, body: Any) -> AsyncIterator[tuple[float, Any]]:
-    """Yield the time and the data of each event; a status other than 200 is an event of its own."""
-    reader, writer = await _open(port, "POST", "/v1/completions", {**body, "stream": True})
-    try:
-        status = int((await reader.readline()).split()[1])
-        while (await reader.readline()).strip():
-            pass
-        if status != 200:
-            yield time.perf_counter(), {"status": status}
-            return
-        while line := await reader.readline():
-            if line.startswith(b"data: "):
-                data = line[6:].strip()
-                if data == b"[DONE]":
-                    return
-                yield time.perf_counter(), json.loads(data)
-    finally:
-        writer.close()
 
 
 def a_request(rng: random.Random, number: int, room: int) -> dict[str, Any]:
@@ -140,7 +59,7 @@ async def load(port: int, clients: int, seconds: float, room: int, seed: int) ->
             leaves = rng.randint(1, 20) if rng.random() < 0.1 else None
             began = last = time.perf_counter()
             text, n, reason = "", 0, None
-            async for at, event in _stream(port, body):
+            async for at, event in stream(port, body):
                 if "status" in event:
                     counts[str(event["status"])] += 1
                     await asyncio.sleep(0.2)
@@ -166,14 +85,14 @@ async def load(port: int, clients: int, seconds: float, room: int, seed: int) ->
     spent = time.perf_counter() - began
     compared = 0
     for body, text in done:
-        _, answer = await _call(port, "POST", "/v1/completions", body)
+        _, answer = await call(port, "POST", "/v1/completions", body)
         if answer["choices"][0]["text"] != text:
             raise SystemExit(f"an answer differs from that of the request alone: {body}: {text!r}")
         compared += 1
-    _print({
+    report({
         "test": "load", "clients": clients, "seconds": round(spent, 1), **counts, "events": written,
         "events_per_second": round(written / spent, 1), "equal_to_solo": compared,
-        "first_ms": _quantiles(firsts), "between_ms": _quantiles(gaps),
+        "first_ms": quantiles(firsts), "between_ms": quantiles(gaps),
     })  # fmt: skip
 
 
@@ -181,10 +100,10 @@ async def prompts(port: int, pid: int, n: int, room: int, seed: int) -> None:
     rng = random.Random(seed)
     for number in range(n + 1):
         if number % max(1, n // 10) == 0:
-            _print({"test": "prompts", "prompts": number, "anonymous_mib": round(_anonymous(pid), 1)})
+            report({"test": "prompts", "prompts": number, "anonymous_mib": round(_anonymous(pid), 1)})
         if number < n:
             body = {**a_request(rng, number, room), "max_tokens": 2}
-            await _call(port, "POST", "/v1/completions", body)
+            await call(port, "POST", "/v1/completions", body)
 
 
 async def idle(port: int, pid: int, n: int, seed: int) -> None:
@@ -195,12 +114,12 @@ async def idle(port: int, pid: int, n: int, seed: int) -> None:
     async def client() -> None:
         for number in waiting:
             prompt = f"{number} {rng.randrange(10**9)}. " + " ".join(rng.choices(WORDS, k=80))
-            _, found = await _call(port, "POST", "/tokenize", {"model": "model", "text": prompt})
+            _, found = await call(port, "POST", "/tokenize", {"model": "model", "text": prompt})
             body = {
                 "model": "model", "prompt": found["ids"], "seed": number, "max_tokens": 40,
                 "alternatives": 1,
             }  # fmt: skip
-            _, answer = await _call(port, "POST", "/v1/completions", body)
+            _, answer = await call(port, "POST", "/v1/completions", body)
             texts[number] = found["ids"] + [each["id"] for each in answer["choices"][0]["tokens"]]
 
     await asyncio.gather(*(client() for _ in range(32)))
@@ -213,15 +132,15 @@ async def idle(port: int, pid: int, n: int, seed: int) -> None:
             "stream_options": {"include_usage": True},
         }  # fmt: skip
         first = None
-        async for at, event in _stream(port, body):
+        async for at, event in stream(port, body):
             first = first or at - began
             if event.get("usage"):
                 usage = event["usage"]
                 read.append(usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"])
         firsts.append(first or 0.0)
-    _print({
+    report({
         "test": "idle", "chats": n, "kept_mib": round(kept, 1), "resumed": len(firsts),
-        "first_ms": _quantiles(firsts), "tokens_read": statistics.median(read),
+        "first_ms": quantiles(firsts), "tokens_read": statistics.median(read),
         "most_tokens_read": max(read),
     })  # fmt: skip
 
@@ -231,18 +150,6 @@ def _anonymous(pid: int) -> float:
     found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found is not None
     return int(found[1]) / 1024
-
-
-def _quantiles(values: Sequence[float]) -> dict[str, float]:
-    ordered = sorted(values)
-    return {
-        name: round(1e3 * ordered[min(len(ordered) - 1, int(share * len(ordered)))], 2)
-        for name, share in (("p50", 0.5), ("p95", 0.95), ("max", 1.0))
-    }
-
-
-def _print(values: dict[str, Any]) -> None:
-    print(json.dumps(values), flush=True)
 
 
 def main() -> None:
@@ -259,7 +166,7 @@ def main() -> None:
     parser.add_argument("--options", default="", help='of the server: --options="--slots 64"')
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    _print({"benchmark": "serving", "checkpoint": given.checkpoint, **machine(), "cpus": os.cpu_count()})
+    report({"benchmark": "serving", "checkpoint": given.checkpoint, **machine(), "cpus": os.cpu_count()})
     options = shlex.split(given.options)
     if given.test == "idle" and "--prefix-mb" not in options:
         options += ["--prefix-mb", "2000"]

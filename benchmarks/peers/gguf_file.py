@@ -1,4 +1,4 @@
-"""Write a LLaMA as a GGUF file, the format of llama.cpp, in bfloat16 or 8 bits."""
+"""Write a LLaMA as a GGUF file, the format of llama.cpp."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from wordloom.nn import halves_to_pairs
+from wordloom.text.formats.sentencepiece import parse
 
 NAMES = {
     "attention_norm": "attn_norm", "attention.q_proj": "attn_q", "attention.k_proj": "attn_k",
@@ -16,8 +17,11 @@ NAMES = {
 }  # fmt: skip
 
 
-def write_gguf(model: Any, path: Path, kind: str) -> None:
-    """Write ``model`` into ``path``, with matrices of the ``kind`` "BF16" or "Q8_0" and norms in float32."""
+def write_gguf(model: Any, path: Path, kind: str, *, vocabulary: Path | None = None) -> None:
+    """Write ``model`` into ``path``, with matrices of the ``kind`` "F32", "BF16" or "Q8_0", norms in float32.
+
+    ``vocabulary`` is a SentencePiece model; without one, the file is for token ids only.
+    """
     sys.path.insert(0, str(Path(__file__).parent / ".llama_cpp"))
     import gguf
 
@@ -35,7 +39,17 @@ def write_gguf(model: Any, path: Path, kind: str) -> None:
     writer.add_rope_dimension_count(c.head_width)
     writer.add_rope_freq_base(c.rope_theta)
     writer.add_vocab_size(c.vocab_size)
-    writer.add_tokenizer_model("no_vocab")
+    if vocabulary is None:
+        writer.add_tokenizer_model("no_vocab")
+    else:
+        pieces = parse(vocabulary.read_bytes()).pieces
+        writer.add_tokenizer_model("llama")
+        writer.add_tokenizer_pre("default")
+        writer.add_token_list([piece.text for piece in pieces])
+        writer.add_token_scores([piece.score for piece in pieces])
+        writer.add_token_types([piece.type for piece in pieces])
+        writer.add_bos_token_id(1)
+        writer.add_eos_token_id(2)
 
     def add(name: str, weight: Any) -> None:
         values = weight.detach().float().numpy()

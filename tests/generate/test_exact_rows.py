@@ -23,7 +23,7 @@ from wordloom.generate.exact_rows import (
     exact_rows,
     next_piece,
 )
-from wordloom.models import translates
+from wordloom.models import GPT2Config, LlamaConfig, translates
 from wordloom.models.building.lora import add_adapter, matching_layers
 from wordloom.models.building.quantized import quantize_model
 from wordloom.nn.lora import LoraSettings
@@ -172,3 +172,38 @@ def test_rows_of_several_adapters_share_a_batch_and_a_base(family: str) -> None:
 
     hold()
     assert shared or family == "rnn"
+
+
+ATTENTIONS = ("band:3", "band:16", "band:40", "band:5,full", "band:4+global:2", "dilated:3:2")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_long_texts_have_the_same_bits_in_any_pieces(dtype: str) -> None:
+    """A window keeps fewer places than the texts have tokens, and than a program takes at once."""
+    seed = random.randrange(2**31)
+    rng = random.Random(seed)
+    for attention in ATTENTIONS:
+        made = [LlamaConfig, GPT2Config][rng.randrange(2)]
+        heads = rng.choice([1, 3])
+        config = made(
+            vocab_size=37, dim=heads * rng.choice([16, 18]), n_layers=2, n_heads=heads, max_seq_len=200,
+            attention=attention,
+        )  # fmt: skip
+        model = model_of(config, seed).to(DTYPES[dtype])
+        if dtype == "int8":
+            quantize_model(model)
+        rows = exact_rows(model, 200)
+        assert isinstance(rows, ProgramRows)
+        rows.program.most_alike = rng.choice([5, 32, 256])
+        rows = ProgramRows(rows.program, 200)
+        ids = [rng.randrange(37) for _ in range(rng.randint(50, 150))]
+        slow, fast = rows.new_slot(), rows.new_slot()
+        one_by_one = [rows.read(slow, [token]) for token in ids]
+        assert torch.equal(read_all(rows, fast, ids), one_by_one[-1]), (seed, attention)
+        cut = rng.randrange(1, len(ids))
+        begun, other = rows.new_slot(), rows.new_slot()
+        assert torch.equal(read_all(rows, begun, ids[:cut]), one_by_one[cut - 1]), (seed, attention)
+        rows.restore(other, rows.save(begun), cut)
+        assert torch.equal(read_all(rows, other, ids), one_by_one[-1]), (seed, attention)
+        whole = model.lm_head(model.hidden(torch.tensor([ids])))[0, -1].float()
+        assert (whole - one_by_one[-1]).norm() <= 0.05 * whole.norm(), (seed, attention)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Annotated
@@ -31,7 +32,9 @@ def command(
     host: str = option("127.0.0.1", "The address to listen at; 0.0.0.0: all of this machine."),
     port: int = option(8000, "The port to listen at.", min=0, max=65535),
     api_key_file: Path | None = option(
-        None, f"A file of API keys, one a line.  [default: the key in {KEY}, if it is set]", metavar="FILE"
+        None,
+        f"A file of API keys, one a line; # begins a comment.  [default: the key in {KEY}, if it is set]",
+        metavar="FILE",
     ),
     no_key: bool = option(False, "Listen beyond this machine although no key is asked for.", "--no-key"),
     allowed_host: list[str] = option([], "A further name by which the server may be called."),
@@ -64,7 +67,7 @@ def command(
     from wordloom.errors import WordloomError
     from wordloom.serve.limits import Limits, allowed_hosts
     from wordloom.serve.metrics import Metrics
-    from wordloom.serve.models import Models
+    from wordloom.serve.models import Models, check_sources
     from wordloom.serve.names import read_sources
     from wordloom.serve.server import is_loopback, serve
 
@@ -75,6 +78,11 @@ def command(
             f"--host {host} lets other machines use the server without a key; set {KEY} or --api-key-file, "
             "or say --no-key"
         )
+    for name, given in (("max-body-mb", max_body_mb), ("prefix-mb", prefix_mb), ("memory-gb", memory_gb)):
+        if given is not None and not math.isfinite(given):
+            raise WordloomError(f"--{name} {given}: give a finite number")
+    check_sources(sources, device)
+    any_host = no_key and not is_loopback(host) and not allowed_host  # other machines call it by any name
     limits = Limits(
         context=context,
         max_tokens=max_tokens,
@@ -87,7 +95,7 @@ def command(
         model_bytes=None if memory_gb is None else int(memory_gb * 1e9),
         drain_seconds=drain,
         keys=keys,
-        hosts=() if no_key else allowed_hosts(host, allowed_host, keys),
+        hosts=() if any_host else allowed_hosts(host, allowed_host, keys),
     )
     if selfcheck:
         from wordloom.serve.selfcheck import check_all
@@ -98,8 +106,16 @@ def command(
     first = [next(iter(sources))]
     serve(
         models, limits, host=host, port=port, origins=cors_origin,
-        access_log=log_requests, first=first, say=typer.echo,
+        access_log=log_requests, first=first, say=_say,
     )  # fmt: skip
+
+
+def _say(line: str) -> None:
+    """Print a line; a server whose output nobody reads goes on."""
+    try:
+        typer.echo(line)
+    except OSError:
+        typer.echo(line, err=True)
 
 
 def _keys(file: Path | None) -> tuple[str, ...]:
@@ -113,7 +129,7 @@ def _keys(file: Path | None) -> tuple[str, ...]:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise WordloomError(f"--api-key-file {file} cannot be read: {error}") from None
-    keys = tuple(line.strip() for line in lines if line.strip())
+    keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
     if not keys:
         raise WordloomError(f"--api-key-file {file} holds no key; write one a line")
     return keys

@@ -25,6 +25,7 @@ from wordloom.generate.fast import Accelerated, accelerate
 from wordloom.generate.fast.adapters import Updates, merged_copy
 from wordloom.kernels.threads import one_thread
 from wordloom.models import RNN
+from wordloom.nn.cache import SPARE_PLACES
 from wordloom.nn.cache.layers import LayerState
 
 PIECE = 64  # tokens of a text that are read at once, while other rows wait
@@ -154,6 +155,8 @@ class ProgramRows:
         self.program, self.room = program, room
         self.template = program.new_cache(1, room)
         self.truncates = all(layer.bound is None for layer in self.template.key_values)
+        # more tokens at once would take the places of some in a window that the first of them sees
+        self.most_read = program.most_alike if self.truncates else min(program.most_alike, SPARE_PLACES + 1)
         self.slot_bytes = _bytes(self.new_slot().cache)
         self.updates = Updates(*program.weights.matrices.shape)
         self._group: list[Slot] = []  # the slots of the last step, whose tables follow
@@ -175,9 +178,9 @@ class ProgramRows:
     @torch.inference_mode()
     @one_thread()  # PyTorch's threads would spin on cores that the next program needs
     def read(self, slot: Slot, ids: Sequence[int]) -> Tensor:
-        most, hidden = self.program.most_alike, torch.empty(0)
-        for start in range(0, len(ids), most):
-            part = torch.tensor(ids[start : start + most])
+        hidden = torch.empty(0)
+        for start in range(0, len(ids), self.most_read):
+            part = torch.tensor(ids[start : start + self.most_read])
             rows = np.zeros((len(part), 2), dtype=np.int64)
             rows[:, 1] = np.arange(slot.length, slot.length + len(part))
             assert slot.table is not None

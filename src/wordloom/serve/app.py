@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from importlib import resources
@@ -76,16 +76,22 @@ class _PageFiles(StaticFiles):
 
 
 def create_app(
-    models: Models, limits: Limits, *, origins: Sequence[str] = (), first: Sequence[str] = ()
+    models: Models,
+    limits: Limits,
+    *,
+    origins: Sequence[str] = (),
+    first: Sequence[str] = (),
+    on_failure: Callable[[], object] = lambda: None,
 ) -> FastAPI:
     """Return the application that serves ``models``.
 
-    ``origins`` are sites whose pages may call the API.  The models called ``first`` are loaded at the start.
+    ``origins`` are sites whose pages may call the API.  The models called ``first`` are loaded at the start, and
+    ``on_failure`` is called if one cannot be.
     """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        loading = asyncio.create_task(_load(models, first, app.state.loader))
+        loading = asyncio.create_task(_load(models, first, app.state.loader, on_failure))
         yield
         loading.cancel()
         app.state.loader.shutdown(wait=False, cancel_futures=True)
@@ -111,11 +117,14 @@ def create_app(
     return app
 
 
-async def _load(models: Models, names: Sequence[str], loader: ThreadPoolExecutor) -> None:
+async def _load(
+    models: Models, names: Sequence[str], loader: ThreadPoolExecutor, on_failure: Callable[[], object]
+) -> None:
     for name in names:
         try:
             await asyncio.get_running_loop().run_in_executor(loader, models.get, name)
         except ApiError as error:
             models.error = error.message
+            on_failure()
             return
     models.ready = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wordloom.serve.errors import ApiError
 
+AFTER_DRAIN = 5.0  # seconds in which the requests that were ended at the end of the drain get their errors
 _OPEN = ("/health",)  # answered without a key, as the files of the page are
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -95,11 +97,17 @@ class Gate:
 
     async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on; a body without a length is counted as it comes."""
-        size = 0
+        size, ended = 0, False
 
         async def counted() -> Message:
-            nonlocal size
-            message = await receive()
+            nonlocal size, ended
+            if ended:  # what comes now is that the client leaves
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), self.limits.seconds)
+            except TimeoutError:
+                raise HTTPException(408, "the body did not arrive in time") from None
+            ended = not message.get("more_body", False)
             size += len(message.get("body", b""))
             if size > self.limits.body_bytes:
                 error = self._too_large()

@@ -35,16 +35,18 @@ def _finite(value: float) -> float:
 def entry(tokenizer: Tokenizer, token: Token, k: int, *, first: bool = False) -> dict[str, Any]:
     """Return a token of ``logprobs.content`` in chats, with the ``k`` likeliest ones.
 
-    The ``first`` token of an answer has no whitespace in front, as the answer has none.
+    The ``first`` token of an answer has no whitespace in front, as the answer has none; nor has it among the
+    likeliest ones, where clients look for it.
     """
     own = _one(tokenizer, token.id, token.logprob, token.text)
-    if first and own["bytes"] is not None:
-        own["bytes"] = list(bytes(own["bytes"]).lstrip(WHITESPACE.encode()))
-        own["token"] = own["token"].lstrip(WHITESPACE)
-    return {
-        **own,
-        "top_logprobs": [_one(tokenizer, each.id, each.logprob) for each in token.alternatives[:k]],
-    }
+    likely = [_one(tokenizer, each.id, each.logprob) for each in token.alternatives[:k]]
+    if first:
+        same = [each for each, found in zip(likely, token.alternatives, strict=False) if found.id == token.id]
+        for each in (own, *same):
+            each["token"] = each["token"].lstrip(WHITESPACE)
+            if each["bytes"] is not None:
+                each["bytes"] = list(bytes(each["bytes"]).lstrip(WHITESPACE.encode()))
+    return {**own, "top_logprobs": likely}
 
 
 def _one(tokenizer: Tokenizer, index: int, logprob: float, text: str = "") -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from wordloom.errors import WordloomError
+from wordloom.generate.settings import settings
 from wordloom.models import generation_limit
 from wordloom.run.checkpoint.kinds import Kind, kind_of
 from wordloom.run.checkpoint.loaders import Checkpoint, read_checkpoint, with_adapter
@@ -157,9 +158,19 @@ class Models:
 
     def release(self, served: Served) -> None:
         """Allow a model that was acquired to be unloaded."""
+        bound = self.limits.model_bytes
         with self._counts:
             served.busy -= 1
             served.used = time.monotonic()
+            exceeds = bound is not None and sum(each.n_bytes for each in self.loaded.values()) > bound
+        if exceeds and len(self.loaded) > 1 and not self._lock.locked():
+            threading.Thread(target=self._trim, name="wordloom-unload", daemon=True).start()
+
+    def _trim(self) -> None:
+        """Unload models that were in use when another was loaded; the one that was used last stays."""
+        with self._lock:
+            if len(self.loaded) > 1:
+                self._make_room(0, keep=max(self.loaded.values(), key=lambda each: each.used))
 
     def _base_of(self, name: str) -> tuple[str, str | None]:
         """Return the names of the model and of the adapter; raises ApiError for an unknown name."""
@@ -179,12 +190,12 @@ class Models:
             )
         except WordloomError as error:
             log.error("%s: %s", name, error)
-            raise ApiError(500, f"the model {name!r} cannot be loaded: {error}") from None
+            raise ApiError(503, f"the model {name!r} cannot be loaded: {error}") from None
         self._make_room(served.n_bytes)
         return served
 
-    def _make_room(self, needed: int) -> None:
-        """Unload the least recently used models until ``needed`` bytes fit; models in use stay."""
+    def _make_room(self, needed: int, keep: Served | None = None) -> None:
+        """Unload the least recently used models until ``needed`` bytes fit; ``keep`` and models in use stay."""
         bound = self.limits.model_bytes
         if bound is None:
             return
@@ -192,7 +203,7 @@ class Models:
             with self._counts:
                 if needed + sum(other.n_bytes for other in self.loaded.values()) <= bound:
                     return
-                if each.busy or each.worker.n_unfinished:
+                if each is keep or each.busy or each.worker.n_unfinished:
                     continue
                 del self.loaded[each.name]
             log.info("unloading %s", each.name)
@@ -205,6 +216,18 @@ class Models:
                 served.close(drain_seconds)
             with self._counts:
                 self.loaded.clear()
+
+
+def check_sources(sources: Mapping[str, Source], device: str) -> None:
+    """Raise WordloomError for a folder that holds no model or adapter; no weights are read."""
+    choose_device(device)
+    for source in sources.values():
+        if _holds_words(source.folder):
+            continue
+        checkpoint = read_checkpoint(source.folder)
+        kind_of(checkpoint)
+        for folder in source.adapters.values():
+            kind_of(with_adapter(checkpoint, folder))
 
 
 def load_served(
@@ -238,6 +261,11 @@ def load_served(
             if each.kind.result is LanguageModel
         }
         engine = _engine(name, model, adapters, limits, metrics)
+        if model.tokenizer is not None:
+            settings(
+                model.generation_defaults, {}, tokenizer=model.tokenizer
+            )  # the checkpoint's are in range
+            engine.warm_up(model.tokenizer)
         engine.start()
     return Served(
         name=name, source=source, model=model, worker=worker, description=kind.description, created=created,

@@ -1,7 +1,8 @@
 """Check on a user's own model that a request gets the same tokens alone and beside others.
 
-Each request holds a canary, a number of its own.  All are answered alone by a fresh engine, and then together
-in random orders, while others join, leave and share beginnings.
+Each request holds a canary, tokens of its own, and some go on from the answers to others.  All are answered
+alone, with nothing kept of earlier texts, and then together in random orders, while others join, leave and
+share beginnings.  Equal means the same tokens with the same log-probabilities, bit by bit.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import queue
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,9 +22,8 @@ from wordloom.serve.metrics import Metrics
 from wordloom.serve.models import Source, load_served
 
 ROUNDS = 3
-_WORDS = ("the", "of", "and", "in", "is", "that", "it", "was", "for", "on", "are", "as", "with", "his")
 
-Answer = list[list[int]]
+Answer = list[list[tuple[int, float]]]  # the id and the log-probability of each token, by choice
 
 
 def check_all(
@@ -49,18 +49,22 @@ def check_all(
 def check(engine: Engine, tokenizer: Any, name: str, *, seed: int = 0) -> str:
     """Return a line about the requests that were compared; raises WordloomError for the first difference."""
     rng = random.Random(seed)
-    requests = [_request(rng, engine, tokenizer, number) for number in range(2 * min(engine.n_slots, 32))]
-    began = time.perf_counter()
-    alone = []
-    for request in requests:
+    words = [rng.randrange(tokenizer.vocab_size) for _ in range(14)]
+    requests = [_request(rng, engine, tokenizer, words, number) for number in range(min(engine.n_slots, 32))]
+    began, n = time.perf_counter(), len(requests)
+    alone: list[Answer | None] = []
+    for number in range(2 * n):
+        if number >= n:  # the second turns
+            begun = alone[number - n]
+            assert begun is not None
+            before = [*requests[number - n].prompt, *(token for token, _ in begun[0])]
+            requests.append(_request(rng, engine, tokenizer, words, number, before))
         engine.forget()
-        (found,) = _answers(engine, [request], rng, cancel=False)
-        alone.append(found)
+        alone += _answers(engine, [requests[number]], rng, cancel=False)
     compared = 0
     for number in range(ROUNDS):
         engine.forget()
-        order = list(range(len(requests)))
-        rng.shuffle(order)
+        order = [*rng.sample(range(n), n), *rng.sample(range(n, 2 * n), n)]
         together = _answers(engine, [requests[i] for i in order], rng, cancel=number > 0)
         for place, found in zip(order, together, strict=True):
             if found is None:
@@ -68,8 +72,8 @@ def check(engine: Engine, tokenizer: Any, name: str, *, seed: int = 0) -> str:
             compared += 1
             if found != alone[place]:
                 raise WordloomError(
-                    f"{name}: request {place} has other tokens beside others than alone; please report this, "
-                    "with the processor and the model's config.json"
+                    f"{name}: request {place} has another answer beside others than alone; please report "
+                    "this, with the processor and the model's config.json"
                 )
     tokens = sum(len(ids) for answer in alone if answer is not None for ids in answer)
     seconds = time.perf_counter() - began
@@ -79,10 +83,14 @@ def check(engine: Engine, tokenizer: Any, name: str, *, seed: int = 0) -> str:
     )
 
 
-def _request(rng: random.Random, engine: Engine, tokenizer: Any, number: int) -> Request:
-    canary = f"{number} {rng.randrange(10**6)}"
-    words = " ".join(rng.choices(_WORDS, k=rng.choice([1, 8, 60, 200])))
-    ids = list(tokenizer.prompt_ids(f"{rng.choice(['', 'A shared beginning. '])}{words} {canary}"))
+def _request(
+    rng: random.Random, engine: Engine, tokenizer: Any, words: list[int], number: int,
+    before: Sequence[int] = (),
+) -> Request:  # fmt: skip
+    """Return a request of random ``words`` and a canary, perhaps behind a text ``before`` them."""
+    shared = rng.choice([0, 5, 40])  # words at the beginning that are those of other requests
+    ids = [*before, *(words * 3)[:shared], *rng.choices(words, k=rng.choice([1, 8, 60, 200]))]
+    ids += [rng.randrange(tokenizer.vocab_size) for _ in range(4)]
     most = max(1, engine.room // 2)
     sampling = Sampling(
         temperature=rng.choice([0, 0.7, 1.2]), top_k=rng.choice([None, 20]), top_p=rng.choice([None, 0.9]),
@@ -90,13 +98,13 @@ def _request(rng: random.Random, engine: Engine, tokenizer: Any, number: int) ->
     )  # fmt: skip
     if sampling.samples > engine.n_slots:
         sampling = replace(sampling, samples=1)
-    return Request(prompt=ids[-most:] or [0], sampling=sampling, tokenizer=tokenizer)
+    return Request(prompt=ids[:most], sampling=sampling, tokenizer=tokenizer)
 
 
 def _answers(
     engine: Engine, requests: list[Request], rng: random.Random, *, cancel: bool
 ) -> list[Answer | None]:
-    """Return the ids of each request's choices; None for a request that was cancelled."""
+    """Return the answer to each request; None for a request that was cancelled."""
     events: queue.Queue[tuple[int, list[Token | Failure]]] = queue.Queue()
     found: list[Answer | None] = [[[] for _ in range(request.sampling.samples)] for request in requests]
     left: dict[int, int] = {}
@@ -120,7 +128,7 @@ def _answers(
             answer = found[number]
             if answer is None:
                 continue
-            answer[event.choice].append(event.id)
+            answer[event.choice].append((event.id, event.logprob))
             left[number] -= event.finish_reason is not None
         streams[number].sent(len(some))
         if left.get(number) == 0:

@@ -112,6 +112,34 @@ KINDS = {
         {"answers": [{"answer": "the sea", "start": 2, "end": 9, "probability": 0.7}]},
         ["the sea", "70 %"],
     ),
+    "similarity": Kind(
+        "an encoder",
+        {"one": "the sea", "others": "the boat\n\nthe <i>sea</i>"},
+        "Compare",
+        "v1/embeddings",
+        {"input": ["the sea", "the boat", "the <i>sea</i>"], "normalize": True},
+        {"data": [{"embedding": [1, 0]}, {"embedding": [0.6, 0.8]}, {"embedding": [0.96, 0.28]}]},
+        ["the <i>sea</i>", "0.960", "the boat", "0.600"],
+    ),
+    "map": Kind(
+        "word vectors",
+        {"words": "king, man", "around": "1"},
+        "Draw the map",
+        "map",
+        {"words": ["king", "man"], "neighbours": 1, "method": "pca"},
+        {
+            "method": "pca",
+            "explained": 0.5,
+            "data": [
+                {"word": "king", "x": 0.0, "y": 0.0, "group": 0, "asked": True},
+                {"word": "man", "x": 1.0, "y": 0.5, "group": 1, "asked": True},
+                {"word": "queen<b>", "x": 0.3, "y": 0.2, "group": 0, "asked": False},
+                {"word": "prince", "x": 0.0, "y": 1e-9, "group": 0, "asked": False},
+                {"word": "boy", "x": 1.0, "y": 0.0, "group": 1, "asked": False},
+            ],
+        },
+        ["queen<b>", "king", "boy", "man", "0.50"],
+    ),
     "words": Kind(
         "word vectors",
         {"positive": "king, woman", "negative": "man"},
@@ -127,7 +155,10 @@ KINDS = {
 def show_kind(driver: Driver, name: str) -> dict[str, Any]:
     """Open a view, send its form, and return the request."""
     kind, page = KINDS[name], driver.page
-    card = {"id": "chat", "kind": kind.description, "bytes": 1, "context": None, "metrics": {}, "chat": False}
+    card = {
+        "id": "chat", "kind": kind.description, "bytes": 1, "context": None, "metrics": {}, "chat": False,
+        "fills_masks": name == "masked",
+    }  # fmt: skip
     page.unroute_all()
     page.route("**/card", lambda route: route.fulfill(json=card))
     page.route(f"**/{kind.path}", lambda route: route.fulfill(json=kind.answer))
@@ -150,6 +181,12 @@ def test_results(driver: Driver, name: str) -> None:
     assert driver.page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
     if name == "answering":
         assert driver.page.text_content(".results mark") == "the sea"
+    if name == "map":
+        assert driver.page.locator(".map text").all_text_contents() == ["king", "man", "queen<b>", "boy"]
+        assert "prince" in driver.page.locator(".map title").all_text_contents()  # its name has no room
+        assert driver.page.locator(".map text.asked").count() == 2
+    if name == "similarity":
+        assert driver.page.locator("#query-text").count() == 0
     if name == "pairs":
         assert driver.page.text_content(".results .score") == "Score 4.500"
 
@@ -163,12 +200,15 @@ SAMPLES = {
     "choices": "sat\nran",
     "positive": "king",
     "word": "king",
+    "words": "king cat",
+    "one": "the cat sat",
+    "others": "a dog\na mat",
 }
 
 
 MODELS = (
-    "transformer", "bert", "classification", "regression", "multiple_choice", "token_classification",
-    "question_answering", "vectors", "fasttext",
+    "transformer", "bert", "sentences", "classification", "regression", "multiple_choice",
+    "token_classification", "question_answering", "vectors", "fasttext",
 )  # fmt: skip
 
 

@@ -172,6 +172,36 @@ def test_conversations_are_stored(driver: Driver) -> None:
     assert driver.answer == answer
 
 
+def test_two_windows_keep_what_the_other_writes(driver: Driver) -> None:
+    page = driver.open(tokens=3).page
+    driver.ask("one")
+    other = Driver(page.context.new_page(), driver.address).open(tokens=3)
+    assert other.page.locator(".message").count() == 2
+    other.ask("two")
+    page.wait_for_function("() => document.querySelectorAll('.message').length === 4")
+    page.wait_for_selector(f"{TOKENS}:nth-child(3)")
+    assert driver.texts() == other.texts()
+    page.locator('button[title="Edit this message"]').first.click()
+    page.fill(".edit textarea", "one, again")
+    page.press(".edit textarea", "Enter")
+    driver.finished()
+    other.page.wait_for_selector('.version:has-text("1/2")')
+    other.ask("three")
+    page.wait_for_function("() => !document.querySelector('[aria-busy=true]')")
+    page.reload()
+    page.wait_for_selector(".message")
+    kept = [node["content"] for node in driver.export()["nodes"].values() if node.get("role") == "user"]
+    assert sorted(kept) == ["one", "one, again", "three", "two"]
+    other.press("Delete “one”")
+    page.wait_for_selector('#notice:has-text("Another window has deleted this conversation.")')
+    driver.ask("four")
+    assert page.locator("#conversations .title").all_text_contents() == ["one"]  # the open one alone
+    page.reload()
+    page.wait_for_selector("#draft")
+    assert page.locator(".message").count() == 0
+    other.check()
+
+
 def test_a_deleted_conversation_does_not_come_back(driver: Driver) -> None:
     page = driver.open(tokens=4000).page
     driver.begin("the sea")

@@ -14,6 +14,7 @@ from wordloom.generate.settings import settings
 from wordloom.models import body_config, family_of
 from wordloom.run.checkpoint.kinds import Kind
 from wordloom.run.models.language_model import LanguageModel
+from wordloom.run.models.text_encoder import TextEncoder
 from wordloom.serve.api.writing import using
 from wordloom.serve.models import Served
 from wordloom.text import Tokenizer
@@ -37,6 +38,7 @@ async def card(name: str, http: HttpRequest) -> dict[str, Any]:
             **_network(served),
             "tokenizer": _tokenizer(served),
             **_writing(served, kind),
+            "fills_masks": _fills_masks(served),
             "metrics": _last_metrics(folder),
             "recipe": _text(folder / "recipe.toml"),
         }
@@ -66,6 +68,11 @@ def _writing(served: Served, kind: Kind | None) -> dict[str, Any]:
     chosen = settings(lm.generation_defaults, {}, tokenizer=lm.tokenizer).as_dict()
     sampling = {name: each for name, each in chosen.items() if name != "seed"}
     return {"chat": lm.tokenizer.chat_template is not None, "system": lm.system, "sampling": sampling}
+
+
+def _fills_masks(served: Served) -> bool:
+    """Return whether the model is an encoder with a masked-LM head."""
+    return isinstance(served.model, TextEncoder) and served.model.config.masked_lm_head
 
 
 def _last_metrics(folder: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
@@ -18,7 +19,7 @@ from wordloom.run.tasks.conversing import end_ids, with_system_message
 from wordloom.serve.api.alternatives import alternatives_of
 from wordloom.serve.api.completions import check_ids, settings_of, usage_of, wants_usage, with_errors
 from wordloom.serve.api.fields import MOST_LOGPROBS, Body, SamplingFields, Text, Unsupported
-from wordloom.serve.api.writing import Writing, event_stream, until_left, using, write, writer_of
+from wordloom.serve.api.writing import Writing, event_stream, read, until_left, using, write, writer_of
 from wordloom.serve.engine import Token
 from wordloom.serve.errors import ApiError
 from wordloom.serve.logprobs import WHITESPACE, entry
@@ -37,7 +38,7 @@ class ChatMessage(Body):
     """A message; of its content, texts alone are read."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text | Annotated[list[TextPart], Field(min_length=1)]
+    content: Text | Annotated[list[TextPart], Field(min_length=1, fail_fast=True)]
     name: Text | None = None
     refusal: None = None
     tool_calls: None = None
@@ -52,10 +53,15 @@ class ChatMessage(Body):
 class ChatCompletion(SamplingFields, Unsupported):
     """A request."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=10_000)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=10_000, fail_fast=True)]
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
+
+
+def size_of(messages: Sequence[Message]) -> int:
+    """Return the characters of a conversation."""
+    return sum(len(str(message.content)) for message in messages)
 
 
 def chat_prompt(lm: LanguageModel, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
@@ -94,7 +100,8 @@ async def chat_completions(body: ChatCompletion, http: HttpRequest) -> Any:
     try:
         served, adapter = await stack.enter_async_context(using(http, body.model))
         lm = writer_of(served)
-        prompt, ends = chat_prompt(lm, [message.message() for message in body.messages])
+        messages = [message.message() for message in body.messages]
+        prompt, ends = await read(size_of(messages), partial(chat_prompt, lm, messages))
         begun = body.continue_ids or []
         check_ids(lm, begun, "continue_ids")
         prompt = [*prompt, *begun]
@@ -105,6 +112,7 @@ async def chat_completions(body: ChatCompletion, http: HttpRequest) -> Any:
         writing = write(
             http, served, adapter, prompt, body, eos_ids=ends, given=given,
             alternatives=max(body.top_logprobs or 0, body.alternatives),
+            most_name="max_tokens" if body.max_completion_tokens is None else "max_completion_tokens",
         )  # fmt: skip
         stack.callback(writing.stream.cancel)
         if not body.stream:

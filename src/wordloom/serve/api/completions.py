@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter
@@ -20,14 +21,14 @@ from wordloom.generate.text import prompt_ids
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.serve.api.alternatives import alternatives_of
 from wordloom.serve.api.fields import Ids, SamplingFields, Text
-from wordloom.serve.api.writing import Writing, event_stream, until_left, using, write, writer_of
+from wordloom.serve.api.writing import Writing, event_stream, read, until_left, using, write, writer_of
 from wordloom.serve.errors import ApiError
 from wordloom.serve.logprobs import LogprobsOfCompletion
 
 router = APIRouter()
 
-Prompts = Annotated[list[Text], Field(min_length=1, max_length=128)]
-ListsOfIds = Annotated[list[Ids], Field(min_length=1, max_length=128)]
+Prompts = Annotated[list[Text], Field(min_length=1, max_length=128, fail_fast=True)]
+ListsOfIds = Annotated[list[Ids], Field(min_length=1, max_length=128, fail_fast=True)]
 
 
 class Completion(SamplingFields):
@@ -36,7 +37,7 @@ class Completion(SamplingFields):
     prompt: Text | Prompts | Ids | ListsOfIds
     logprobs: int | None = Field(None, ge=0, le=5)
     echo: bool | None = None
-    best_of: int | None = None
+    best_of: int | None = Field(None, ge=1)
     suffix: None = None
 
     def prompts(self, lm: LanguageModel) -> list[list[int]]:
@@ -51,6 +52,13 @@ class Completion(SamplingFields):
             check_ids(lm, self.continue_ids, "continue_ids")
             found[0] += self.continue_ids
         return found
+
+
+def size_of(prompt: Any) -> int:
+    """Return the characters and ids of a prompt, or of a list of prompts."""
+    if isinstance(prompt, list) and not isinstance(prompt[0], int):
+        return sum(map(len, prompt))
+    return len(prompt)
 
 
 def ids_of(lm: LanguageModel, prompt: str | list[int], number: int = 0) -> list[int]:
@@ -80,7 +88,7 @@ async def completions(body: Completion, http: HttpRequest) -> Any:
     try:
         served, adapter = await stack.enter_async_context(using(http, body.model))
         lm = writer_of(served)
-        n, prompts = body.n or 1, body.prompts(lm)
+        n, prompts = body.n or 1, await read(size_of(body.prompt), partial(body.prompts, lm))
         if len(prompts) * n > http.app.state.models.limits.choices:
             most = http.app.state.models.limits.choices
             raise ApiError(400, f"prompts times 'n' are at most {most}, not {len(prompts) * n}", param="n")
@@ -93,6 +101,7 @@ async def completions(body: Completion, http: HttpRequest) -> Any:
             writing = write(
                 http, served, adapter, prompt, body,
                 alternatives=max(body.logprobs or 0, body.alternatives), default_tokens=DEFAULT_NEW_TOKENS,
+                param="prompt",
             )  # fmt: skip
             stack.callback(writing.stream.cancel)
             writings.append(writing)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 MOST_STOPS = 64  # strings; each token is compared with all of them
 MOST_LOGPROBS = 20
+MOST_FIELDS = 100
 MOST_CHARACTERS = 200_000  # of a text that is not generated from
 
 
@@ -15,6 +16,14 @@ class Body(BaseModel):
     """A request's body: unknown fields are refused, and no value is converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few(cls, given: Any) -> Any:
+        """Refuse a body of so many fields that reporting each of them would take seconds."""
+        if isinstance(given, dict) and len(given) > MOST_FIELDS:
+            raise ValueError(f"an object has {len(given):,} fields, and {MOST_FIELDS} are the most")
+        return given
 
 
 def _without_nul_surrogates(text: str) -> str:
@@ -33,7 +42,7 @@ Passage = Annotated[
 ]
 MaybeEmptyPassage = Annotated[str, Field(max_length=MOST_CHARACTERS), AfterValidator(_without_nul_surrogates)]
 Word = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_without_nul_surrogates)]
-Ids = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
+Ids = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1, fail_fast=True)]
 
 
 class StreamOptions(Body):
@@ -54,7 +63,7 @@ class SamplingFields(Body):
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(None, max_length=1024)
     seed: int | None = Field(None, ge=0, lt=2**63)
-    stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS, fail_fast=True)] | None = None
     n: int | None = Field(None, ge=1)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -65,6 +74,12 @@ class SamplingFields(Body):
     """Report so many likely tokens of each token, with their probabilities before and after the settings."""
     continue_ids: Ids | None = None
     """Token ids with which the answer begins; they are not sent again."""
+
+    @model_validator(mode="after")
+    def _streams(self) -> SamplingFields:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("'stream_options' need 'stream': true")
+        return self
 
     def given(self) -> dict[str, Any]:
         """Return the settings that were given, by Wordloom's names."""

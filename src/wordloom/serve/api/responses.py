@@ -7,16 +7,17 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
 from fastapi import Request as HttpRequest
 from pydantic import Field
 
-from wordloom.serve.api.chat import ChatMessage, chat_prompt
+from wordloom.serve.api.chat import ChatMessage, chat_prompt, size_of
 from wordloom.serve.api.fields import Body, Text
 from wordloom.serve.api.fields import SamplingFields as Fields
-from wordloom.serve.api.writing import Writing, event_stream, until_left, using, write, writer_of
+from wordloom.serve.api.writing import Writing, event_stream, read, until_left, using, write, writer_of
 from wordloom.serve.errors import ApiError
 from wordloom.serve.logprobs import WHITESPACE
 from wordloom.text.chat import Message
@@ -39,7 +40,7 @@ class ResponseRequest(Body):
     """A request; ``input`` is a question or a conversation."""
 
     model: Text
-    input: Text | Annotated[list[InputMessage], Field(min_length=1, max_length=10_000)]
+    input: Text | Annotated[list[InputMessage], Field(min_length=1, max_length=10_000, fail_fast=True)]
     instructions: Text | None = None
     max_output_tokens: int | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0, le=100)
@@ -83,7 +84,8 @@ async def responses(body: ResponseRequest, http: HttpRequest) -> Any:
     try:
         served, adapter = await stack.enter_async_context(using(http, body.model))
         lm = writer_of(served)
-        prompt, ends = chat_prompt(lm, body.messages())
+        messages = body.messages()
+        prompt, ends = await read(size_of(messages), partial(chat_prompt, lm, messages))
         given: dict[str, Any] = {
             name: value
             for name in ("temperature", "top_p", "seed")
@@ -92,7 +94,10 @@ async def responses(body: ResponseRequest, http: HttpRequest) -> Any:
         if body.max_output_tokens is not None:
             given["max_new_tokens"] = body.max_output_tokens
         fields = Fields.model_construct(model=body.model)
-        writing = write(http, served, adapter, prompt, fields, eos_ids=ends, given=given)
+        writing = write(
+            http, served, adapter, prompt, fields, eos_ids=ends, given=given, param="input",
+            most_name="max_output_tokens",
+        )  # fmt: skip
         stack.callback(writing.stream.cancel)
         answer = _Answer(body, writing)
         if not body.stream:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter
 from fastapi import Request as HttpRequest
 from pydantic import Field
 
-from wordloom.serve.api.chat import ChatMessage, chat_prompt
+from wordloom.serve.api.chat import ChatMessage, chat_prompt, size_of
 from wordloom.serve.api.fields import Body, Text
-from wordloom.serve.api.writing import using
+from wordloom.serve.api.writing import read, using
 from wordloom.serve.errors import ApiError
+from wordloom.serve.logprobs import token_name
 from wordloom.serve.models import Served
 from wordloom.text import Tokenizer
 
@@ -23,12 +25,12 @@ class Tokenize(Body):
 
     model: Text
     text: Text | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)] | None = None
 
 
 class Detokenize(Body):
     model: Text
-    ids: list[Annotated[int, Field(ge=0, lt=2**31)]]
+    ids: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(fail_fast=True)]
 
 
 @router.post("/tokenize")
@@ -41,10 +43,12 @@ async def tokenize(body: Tokenize, http: HttpRequest) -> dict[str, Any]:
         if body.messages is not None:
             if served.engine is None:
                 raise ApiError(400, "'messages' need a model with a chat template", param="messages")
-            ids, _ = chat_prompt(served.model, [message.message() for message in body.messages])
+            messages = [message.message() for message in body.messages]
+            ids, _ = await read(size_of(messages), partial(chat_prompt, served.model, messages))
         else:
-            ids = list(tokenizer.encode_ids(body.text or "", specials="text"))
-        tokens = [tokenizer.id_to_token(index) for index in ids]
+            text = body.text or ""
+            ids = list(await read(len(text), partial(tokenizer.encode_ids, text, specials="text")))
+        tokens = [token_name(tokenizer, index) for index in ids]
         room = None if served.engine is None else served.engine.room
         return {"ids": ids, "tokens": tokens, "count": len(ids), "context": room}
 

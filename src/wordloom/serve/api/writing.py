@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Request as HttpRequest
 from sse_starlette import EventSourceResponse
@@ -19,10 +19,21 @@ from wordloom.run.models.language_model import LanguageModel
 from wordloom.serve.api.fields import SamplingFields
 from wordloom.serve.engine import Failure, QueueFullError, Request, Stream, Token
 from wordloom.serve.errors import ApiError
+from wordloom.serve.limits import AFTER_DRAIN
 from wordloom.serve.models import Models, Served
 from wordloom.text import Tokenizer
 
-_STATUS = {"timeout": 504, "invalid": 400, "broken": 503}
+Result = TypeVar("Result")
+
+_STATUS = {"timeout": 504, "invalid": 400, "damaged": 500, "broken": 503}
+
+
+LONG = 10_000  # characters or ids, which take a thread of their own
+
+
+async def read(size: int, call: Callable[[], Result]) -> Result:
+    """Return what ``call`` makes of a text of ``size``; other requests go on while it reads a long one."""
+    return call() if size < LONG else await asyncio.to_thread(call)
 
 
 @asynccontextmanager
@@ -136,11 +147,14 @@ def write(
     alternatives: int = 0,
     default_tokens: int | None = None,
     given: dict[str, Any] | None = None,
+    param: str = "messages",
+    most_name: str = "max_tokens",
 ) -> Writing:
     """Queue a text to continue.
 
     ``default_tokens`` is the most new tokens where neither the request nor the checkpoint says it; None: as
-    many as the context holds.  ``given`` are settings instead of those of ``body``.
+    many as the context holds.  ``given`` are settings instead of those of ``body``.  ``param`` and
+    ``most_name`` are the fields of the prompt and of the most new tokens, for errors.
 
     Raises ApiError for settings out of range, a prompt that does not fit, and a full queue.
     """
@@ -152,10 +166,16 @@ def write(
         raise ApiError(400, f"'n' is at most {limits.choices}, not {asked['samples']}", param="n")
     if asked.get("max_new_tokens", 1) > limits.max_tokens:
         raise ApiError(
-            400, f"'max_tokens' is at most {limits.max_tokens:,}, not {asked['max_new_tokens']:,}",
-            param="max_tokens",
+            400, f"'{most_name}' is at most {limits.max_tokens:,}, not {asked['max_new_tokens']:,}",
+            param=most_name,
         )  # fmt: skip
-    check_room(len(prompt), asked.get("max_new_tokens"), engine.room)
+    V = lm.model.config.vocab_size
+    for index, _ in asked.get("logit_bias", ()):
+        if index >= V:
+            raise ApiError(
+                400, f"'logit_bias' has the id {index}, beyond the vocabulary of {V:,}", param="logit_bias"
+            )
+    check_room(len(prompt), asked.get("max_new_tokens"), engine.room, param=param)
     chosen = settings(lm.generation_defaults, asked, tokenizer=lm.tokenizer)
     sampling = chosen.sampling
     if chosen.sources["max_new_tokens"] != "given":
@@ -173,7 +193,8 @@ def write(
     )
 
     def deliver(some: list[Token | Failure]) -> None:
-        loop.call_soon_threadsafe(events.put_nowait, some)
+        if not loop.is_closed():  # as it is when a server ends before its requests
+            loop.call_soon_threadsafe(events.put_nowait, some)
 
     try:
         stream = engine.submit(request, deliver)
@@ -188,7 +209,9 @@ def write(
 def event_stream(http: HttpRequest, events: AsyncIterator[dict[str, str]]) -> EventSourceResponse:
     """Return an answer of server-sent events, which go on while the server drains."""
     models: Models = http.app.state.models
-    return EventSourceResponse(events, ping=15, sep="\n", shutdown_grace_period=models.limits.drain_seconds)
+    return EventSourceResponse(
+        events, ping=15, sep="\n", shutdown_grace_period=models.limits.drain_seconds + AFTER_DRAIN
+    )
 
 
 def check_room(n_prompt: int, wanted: int | None, room: int, *, param: str = "messages") -> None:

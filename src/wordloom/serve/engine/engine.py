@@ -21,13 +21,14 @@ from torch import Tensor
 
 from wordloom.errors import GenerationError, WordloomError
 from wordloom.generate.exact_rows import PIECE, ExactRows, Slot, adapted_rows, next_piece
-from wordloom.generate.sampling import row_generator
+from wordloom.generate.sampling import Sampling, row_generator
 from wordloom.generate.text import StopWatch
 from wordloom.kernels.threads import one_thread
 from wordloom.serve.engine.drawing import Drawn, alike, drawn_tokens
 from wordloom.serve.engine.prefixes import PrefixCache
 from wordloom.serve.engine.request import Event, Failure, FinishReason, Request, Stream, Token
 from wordloom.serve.metrics import Metrics
+from wordloom.text import Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +109,27 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name="wordloom-engine", daemon=True)
 
     # -- for other threads -----------------------------------------------------------------------------
+
+    def warm_up(self, tokenizer: Tokenizer) -> None:
+        """Answer a short request with each adapter, so that no client waits for programs to compile.
+
+        Called before :meth:`start`.  Raises GenerationError if the model cannot answer, as with weights that are
+        not finite.
+        """
+        metrics, self.metrics = self.metrics, Metrics()  # which do not count this
+        events: list[Event] = []
+        for adapter in self.rows:
+            sampling = Sampling(max_new_tokens=min(2, self.room - 1), top_k=2, seed=0)
+            request = Request(prompt=[0], sampling=sampling, tokenizer=tokenizer, adapter=adapter)
+            self.submit(request, events.extend)
+            while self._has_work():
+                self.step()
+        for event in events:
+            if isinstance(event, Failure):
+                raise GenerationError(event.message)
+        self.forget()
+        self.metrics = metrics
+        self._lately.clear()
 
     def start(self) -> None:
         """Start the thread."""
@@ -414,15 +436,12 @@ class Engine:
                 logits = torch.stack([each for _, each in group])
                 try:
                     self._draw_alike(rows, logits, events)
-                except GenerationError as error:
-                    if len(rows) == 1:
-                        self._fail(rows[0], Failure("invalid", str(error)), events)
-                        continue
-                    for row, each in group:  # find the row at fault
+                except GenerationError:  # find the row at fault
+                    for row, each in group:
                         try:
                             self._draw_alike([row], each[None], events)
-                        except GenerationError as own:
-                            self._fail(row, Failure("invalid", str(own)), events)
+                        except GenerationError as error:
+                            self._fail(row, _failure(each, error), events)
 
     def _fail(self, row: _Row, failure: Failure, events: dict[Stream, list[Event]]) -> None:
         """End the request of ``row``."""
@@ -475,3 +494,8 @@ class Engine:
         if row.rows.anywhere and kept.most_bytes:
             kept.add(row.ids, row.rows.save(row.slot))
         self._release(row)
+
+
+def _failure(logits: Tensor, error: GenerationError) -> Failure:
+    """Return the end of a request for which no token can be drawn: by its settings, or by damaged weights."""
+    return Failure("invalid" if bool(logits.isfinite().all()) else "damaged", str(error))

@@ -63,7 +63,7 @@ class Token(NamedTuple):
 class Failure(NamedTuple):
     """The end of a request that cannot be answered."""
 
-    kind: Literal["timeout", "invalid", "broken"]
+    kind: Literal["timeout", "invalid", "damaged", "broken"]
     message: str
 
 

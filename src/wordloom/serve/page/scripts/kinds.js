@@ -5,7 +5,7 @@ import { element } from "./dom.js";
 const MODULES = {
   "a causal language model": (card) => import(card.chat ? "./kinds/chat.js" : "./kinds/completion.js"),
   "a translation model": () => import("./kinds/translation.js"),
-  "an encoder": () => import("./kinds/masked.js"),
+  "an encoder": () => import("./kinds/encoder.js"),
   "a classifier": () => import("./kinds/classification.js"),
   "a recurrent classifier": () => import("./kinds/classification.js"),
   "a bag-of-words classifier": () => import("./kinds/classification.js"),

@@ -23,3 +23,10 @@ export function write(name, value) {
 export function remove(name) {
   localStorage.removeItem(PREFIX + name);
 }
+
+// Call `changed(name, exists)` for each value that another window writes or removes, until `signal` is aborted.
+export function listen(changed, signal) {
+  addEventListener("storage", ({ key, newValue }) => {
+    if (key?.startsWith(PREFIX)) changed(key.slice(PREFIX.length), newValue !== null);
+  }, { signal });
+}

@@ -59,6 +59,12 @@ export class MessageView {
     this.spansUpTo = tokens.length;
   }
 
+  // Show a message that was changed by another window.
+  redraw() {
+    this.update();
+    this.setLive(this.live);
+  }
+
   // Mark an answer that is being written, or one that has ended.
   setLive(live) {
     this.live = live;

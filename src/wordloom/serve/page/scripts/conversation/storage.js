@@ -1,15 +1,16 @@
 // Conversations in the browser's storage: a list, and a value for each conversation.
 
-import { read, remove, write } from "../store.js";
+import { listen, read, remove, write } from "../store.js";
 import { checked } from "./files.js";
-import { titleOf } from "./tree.js";
+import { merge, titleOf } from "./tree.js";
 
 const LIST = "conversations";
 const WITH_ALTERNATIVES = 40; // answers; the alternatives of older ones would fill the storage
 
 const forgotten = new Set(); // an answer that still arrives does not bring a conversation back
 
-const nameOf = (id) => `conversation ${id}`;
+const NAME = "conversation ";
+const nameOf = (id) => `${NAME}${id}`;
 
 // Return the conversations of a kind, the newest first: {id, title, model, kind, updated}.
 export function listed(kind) {
@@ -26,9 +27,11 @@ export function load(id) {
   }
 }
 
-// Return whether the conversation was stored.
+// Store the conversation, with what another window has added to it.  Return whether it was stored.
 export function save(conversation) {
   if (forgotten.has(conversation.id)) return true;
+  const before = load(conversation.id);
+  if (before) merge(conversation, before);
   const answers = Object.values(conversation.nodes).filter((node) => node.role === "assistant");
   const older = new Set(answers.slice(0, -WITH_ALTERNATIVES).map((node) => node.id));
   const nodes = Object.entries(conversation.nodes).map(([id, node]) => [id, older.has(id) ? withoutAlternatives(node) : node]);
@@ -38,6 +41,19 @@ export function save(conversation) {
     write(nameOf(id), { ...conversation, nodes: Object.fromEntries(nodes) }) ||
     write(nameOf(id), { ...conversation, nodes: Object.fromEntries(nodes.map(([key, node]) => [key, withoutAlternatives(node)])) });
   return stored && write(LIST, [...others, { id, title: titleOf(conversation), model, kind, updated }]);
+}
+
+// Hear of what other windows do until `signal` is aborted: `stored(id)` and `deleted(id)` are called for a
+// conversation, and `relisted()` when the list has changed.
+export function listenToOthers({ stored, deleted, relisted }, signal) {
+  listen((name, exists) => {
+    if (name === LIST) relisted();
+    if (!name.startsWith(NAME)) return;
+    const id = name.slice(NAME.length);
+    if (exists) return stored(id);
+    forgotten.add(id);
+    deleted(id);
+  }, signal);
 }
 
 export function forget(id) {

@@ -54,6 +54,29 @@ export function showVersion(conversation, node, step) {
   if (wanted >= 0 && wanted < parent.children.length) parent.shown = wanted;
 }
 
+// Add the messages of `other`, another copy of this conversation, that are missing here: those of another window.
+// Of an answer that both have, the one with more tokens stays.  Return the ids of all new and changed messages.
+export function merge(conversation, other) {
+  const { nodes } = conversation;
+  const changed = [];
+  for (const node of Object.values(other.nodes)) {
+    const known = nodes[node.id];
+    if (!known) {
+      nodes[node.id] = { ...node, children: [...node.children] };
+      changed.push(node.id);
+      continue;
+    }
+    known.children.push(...node.children.filter((id) => !known.children.includes(id)));
+    if ((node.tokens?.length ?? 0) > (known.tokens?.length ?? 0)) {
+      const { content, tokens, finish, error, speed } = node;
+      Object.assign(known, { content, tokens, finish, error, speed });
+      changed.push(node.id);
+    }
+  }
+  conversation.updated = Math.max(conversation.updated, other.updated);
+  return changed;
+}
+
 export function titleOf(conversation) {
   const first = conversation.nodes[conversation.nodes.root.children[0]]?.content ?? "";
   return conversation.title || first.trim().replace(/\s+/g, " ").slice(0, 60) || "New conversation";

@@ -9,10 +9,10 @@ import { MessageView } from "./messages.js";
 import { statusLine } from "./meter.js";
 import { closeDrawers, composer, settingsPanel, tokenBar } from "./parts.js";
 import { samplingForm } from "./sampling.js";
-import { load, save } from "./storage.js";
+import { listenToOthers, load, save } from "./storage.js";
 import { listenToTokens } from "./token_events.js";
 import { TokenPanel } from "./token_panel.js";
-import { newConversation, showVersion, shownPath } from "./tree.js";
+import { merge, newConversation, showVersion, shownPath } from "./tree.js";
 
 const COUNT_AFTER = 300; // ms after the last key, before the tokens of the draft are counted
 const NEAR = "800px"; // answers so near the window get a span for each token
@@ -87,6 +87,13 @@ export class ConversationView {
       if (this.panel.open && !inside) this.panel.close(false);
     }, { signal });
     addEventListener("pagehide", () => this.store(), { signal });
+    listenToOthers({
+      stored: (id) => this.takeFromStorage(id),
+      deleted: (id) => {
+        if (id === this.conversation.id) notify("Another window has deleted this conversation. Export it to keep it.");
+      },
+      relisted: () => this.list.show(),
+    }, signal);
   }
 
   close() {
@@ -126,6 +133,15 @@ export class ConversationView {
     this.toEnd();
     this.status.fill(0, this.card.context);
     this.count();
+  }
+
+  // Show what another window has added to this conversation.
+  takeFromStorage(id) {
+    const stored = id === this.conversation.id ? load(id) : null;
+    const changed = stored ? merge(this.conversation, stored) : [];
+    if (changed.length === 0) return;
+    this.showPath();
+    for (const each of changed) this.views.get(each)?.redraw();
   }
 
   store(conversation = this.conversation) {

@@ -1,4 +1,4 @@
-// An encoder: the likeliest tokens for each mask of a text.
+// The likeliest tokens for each mask of a text.
 
 import { element } from "../dom.js";
 import { resultTable, share, showQuery } from "./query.js";

@@ -1,5 +1,7 @@
-// Word vectors: analogies, and the neighbours of a word.
+// Word vectors: the neighbours of a word, analogies, and a map of words.
 
+import { element, percent } from "../dom.js";
+import { drawnMap } from "./map.js";
 import { resultTable, showQuery } from "./query.js";
 
 const words = (text) => text.split(/[\s,]+/).filter(Boolean);
@@ -32,6 +34,33 @@ export function show(place, { card }) {
       }),
       results,
     }),
+    showQuery(place, {
+      card,
+      title: "Map",
+      send: "Draw the map",
+      fields: [
+        { name: "words", label: "Words, such as: king queen paris france", type: "text", required: true },
+        { name: "around", label: "Neighbours of each", type: "number", min: 0, max: 20, value: 8 },
+        { name: "tsne", label: "Keep neighbours together (t-SNE)", type: "checkbox" },
+      ],
+      request: ({ words: asked, around, tsne }) => ({
+        path: "map", body: { words: words(asked), neighbours: around, method: tsne ? "tsne" : "pca" },
+      }),
+      results: mapped,
+    }),
   ];
   return { close: () => shown.forEach((each) => each.close()) };
+}
+
+function mapped({ data, method, explained }) {
+  const asked = data.filter((each) => each.asked).map((each) => each.word);
+  const said = method === "pca" && explained !== null
+    ? `The two axes show ${percent(explained)} of how the words differ. `
+    : "Only neighbourhoods have a meaning, not distances across the map. ";
+  return [
+    element("p", { class: "muted" }, said, "A point without a name has it as its tooltip."),
+    drawnMap(data, `A map of ${asked.join(", ")} and ${data.length - asked.length} words near them.`),
+    element("details", {}, element("summary", {}, "As a table"),
+      resultTable(["Word", "Near to", "x", "y"], data.map(({ word, group, x, y }) => [word, asked[group], x.toFixed(2), y.toFixed(2)]))),
+  ];
 }
