@@ -23,6 +23,7 @@ from tests.run.tasks.test_instruction import TEXTS
 
 from wordloom.models import GPT2Config, LlamaConfig, RNNConfig, build
 from wordloom.serve.app import create_app
+from wordloom.serve.connections import TimedProtocol
 from wordloom.serve.limits import Limits
 from wordloom.serve.metrics import Metrics
 from wordloom.serve.models import Models, Source
@@ -80,7 +81,9 @@ def running(
     given = {name: each if isinstance(each, Source) else Source(each) for name, each in sources.items()}
     models = Models(given, limits, Metrics())
     app = create_app(models, limits, origins=origins, first=[next(iter(given))])
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none", timeout_graceful_shutdown=5))
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="error", ws="none", timeout_graceful_shutdown=5, http=TimedProtocol)
+    )
     listener = listening("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

@@ -85,8 +85,8 @@ def create_app(
 ) -> FastAPI:
     """Return the application that serves ``models``.
 
-    ``origins`` are sites whose pages may call the API.  The models called ``first`` are loaded at the start, and
-    ``on_failure`` is called if one cannot be.
+    ``origins`` are sites whose pages may call the API.  The models called ``first`` are loaded at the start,
+    and ``on_failure`` is called if one cannot be.
     """
 
     @asynccontextmanager

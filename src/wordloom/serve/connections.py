@@ -1,4 +1,4 @@
-"""Connections that send no request in time are closed, so that they cannot use up all that a machine allows."""
+"""Connections that send no request in time are closed, before they use up all that a machine allows."""
 
 from __future__ import annotations
 

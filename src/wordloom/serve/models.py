@@ -195,7 +195,7 @@ class Models:
         return served
 
     def _make_room(self, needed: int, keep: Served | None = None) -> None:
-        """Unload the least recently used models until ``needed`` bytes fit; ``keep`` and models in use stay."""
+        """Unload the least recently used models until ``needed`` bytes fit; none in use, and not ``keep``."""
         bound = self.limits.model_bytes
         if bound is None:
             return

@@ -39,8 +39,8 @@ def serve(
     After the signal, the server accepts no request, and running ones have ``limits.drain_seconds`` to end.
     ``say`` is called with a line that names the models and the address.
 
-    Raises WordloomError for an address that cannot be used, and for one of the ``first`` models that cannot be
-    loaded, which ends the server.
+    Raises WordloomError for an address that cannot be used, and for one of the ``first`` models that cannot
+    be loaded, which ends the server.
     """
     app = create_app(models, limits, origins=origins, first=first, on_failure=lambda: server.end())
     config = uvicorn.Config(

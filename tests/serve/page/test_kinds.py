@@ -157,7 +157,7 @@ def show_kind(driver: Driver, name: str) -> dict[str, Any]:
     kind, page = KINDS[name], driver.page
     card = {
         "id": "chat", "kind": kind.description, "bytes": 1, "context": None, "metrics": {}, "chat": False,
-        "fills_masks": name == "masked",
+        "mask_token": "[MASK]" if name == "masked" else None,
     }  # fmt: skip
     page.unroute_all()
     page.route("**/card", lambda route: route.fulfill(json=card))
@@ -224,7 +224,7 @@ def test_real_models_of_all_kinds(chromium: Any, kinds: Any) -> None:
                 box.fill(value)
         for number, button in enumerate(page.locator("main button[type=submit]").all()):
             button.click()
-            page.locator(".results").nth(number).locator("table, .score").first.wait_for()
+            page.locator(".results").nth(number).locator(".map, table, .score").first.wait_for()
         assert page.is_hidden("#notice"), name
     context.close()
     driver.check()

@@ -10,6 +10,8 @@ from fastapi import APIRouter
 from fastapi import Request as HttpRequest
 from torch import nn
 
+from wordloom.evaluate.masked import mask_id_of
+from wordloom.generate.prompts import DEFAULT_NEW_TOKENS
 from wordloom.generate.settings import settings
 from wordloom.models import body_config, family_of
 from wordloom.run.checkpoint.kinds import Kind
@@ -38,7 +40,7 @@ async def card(name: str, http: HttpRequest) -> dict[str, Any]:
             **_network(served),
             "tokenizer": _tokenizer(served),
             **_writing(served, kind),
-            "fills_masks": _fills_masks(served),
+            "mask_token": _mask_token(served),
             "metrics": _last_metrics(folder),
             "recipe": _text(folder / "recipe.toml"),
         }
@@ -67,12 +69,19 @@ def _writing(served: Served, kind: Kind | None) -> dict[str, Any]:
         return {"chat": False, "system": None, "sampling": None}
     chosen = settings(lm.generation_defaults, {}, tokenizer=lm.tokenizer).as_dict()
     sampling = {name: each for name, each in chosen.items() if name != "seed"}
-    return {"chat": lm.tokenizer.chat_template is not None, "system": lm.system, "sampling": sampling}
+    chats = lm.tokenizer.chat_template is not None
+    if not chats and sampling["max_new_tokens"]["value"] is None:  # as /v1/completions has it
+        sampling["max_new_tokens"] = {"value": DEFAULT_NEW_TOKENS, "from": "default"}
+    return {"chat": chats, "system": lm.system, "sampling": sampling}
 
 
-def _fills_masks(served: Served) -> bool:
-    """Return whether the model is an encoder with a masked-LM head."""
-    return isinstance(served.model, TextEncoder) and served.model.config.masked_lm_head
+def _mask_token(served: Served) -> str | None:
+    """Return the mask token of an encoder with a masked-LM head; None for another model."""
+    encoder = served.model
+    if not isinstance(encoder, TextEncoder) or not encoder.config.masked_lm_head:
+        return None
+    mask = mask_id_of(encoder.model, encoder.text_tokenizer)
+    return None if mask is None else encoder.text_tokenizer.id_to_token(mask)
 
 
 def _last_metrics(folder: Path) -> dict[str, Any]:

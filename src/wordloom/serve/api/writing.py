@@ -73,6 +73,8 @@ def writer_of(served: Served) -> LanguageModel:
         )  # fmt: skip
     if not served.engine.alive:
         raise ApiError(503, "the engine of this model has failed; restart the server")
+    if served.engine.is_ending:
+        raise ApiError(503, "the server stops")
     if served.engine.is_full:
         served.engine.metrics.rejected.labels(served.name).inc()
         raise ApiError(429, "too many requests wait; ask again later", code="queue_full")

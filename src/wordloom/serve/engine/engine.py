@@ -113,8 +113,8 @@ class Engine:
     def warm_up(self, tokenizer: Tokenizer) -> None:
         """Answer a short request with each adapter, so that no client waits for programs to compile.
 
-        Called before :meth:`start`.  Raises GenerationError if the model cannot answer, as with weights that are
-        not finite.
+        Called before :meth:`start`.  Raises GenerationError if the model cannot answer, as with weights that
+        are not finite.
         """
         metrics, self.metrics = self.metrics, Metrics()  # which do not count this
         events: list[Event] = []
@@ -152,6 +152,11 @@ class Engine:
     def alive(self) -> bool:
         """Whether the thread runs."""
         return self._thread.is_alive() and self.error is None
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether no further request is taken."""
+        return self._draining
 
     @property
     def n_waiting(self) -> int:

@@ -4,8 +4,10 @@ import { eventsOf } from "./events.js";
 import { askForKey, currentKey } from "./key.js";
 
 export class ApiError extends Error {
+  // The name of the field in front of a message is for programs.
   constructor(status, message) {
-    super(message);
+    const said = message.replace(/^'[\w.[\]]+': /, "");
+    super(said.charAt(0).toUpperCase() + said.slice(1));
     this.status = status;
   }
 }
@@ -50,12 +52,17 @@ export async function postJson(path, body, signal) {
 export async function* postStream(path, body, signal) {
   const response = await request(path, { body, signal });
   let done = false;
-  for await (const data of eventsOf(response.body)) {
-    done = data === "[DONE]";
-    if (done) continue; // reading to the end keeps the connection for the next request
-    const chunk = JSON.parse(data);
-    if (chunk.error) throw new ApiError(response.status, chunk.error.message);
-    yield chunk;
+  try {
+    for await (const data of eventsOf(response.body)) {
+      done = data === "[DONE]";
+      if (done) continue; // reading to the end keeps the connection for the next request
+      const chunk = JSON.parse(data);
+      if (chunk.error) throw new ApiError(response.status, chunk.error.message);
+      yield chunk;
+    }
+  } catch (error) {
+    if (error instanceof ApiError || error.name === "AbortError") throw error;
+    done = false; // the browser's own words for a broken connection differ
   }
   if (!done) throw new ApiError(0, "The connection broke before the answer ended.");
 }

@@ -22,6 +22,7 @@ export function openCard(card) {
     ]),
     ...(card.recipe
       ? [element("h3", {}, "Recipe"),
+         element("p", { class: "muted" }, "The recipe as it was given; results that it quotes are of its author's run, not of this one."),
          element("pre", { tabIndex: 0, role: "region", "aria-label": "Recipe" }, card.recipe)]
       : []),
   );
@@ -38,5 +39,6 @@ function table(rows) {
 
 function shown(value) {
   if (typeof value === "number" && !Number.isInteger(value)) return String(Number(value.toPrecision(5)));
+  if (typeof value === "number") return value.toLocaleString("en");
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }

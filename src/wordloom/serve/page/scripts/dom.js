@@ -37,10 +37,14 @@ export function openDialog(heading, ...children) {
   return dialog;
 }
 
-// Show an error or another message above everything else.
-export function notify(message) {
+// Show an error or another message above everything else, perhaps with the button of an `action`.
+export function notify(message, action = null) {
   const notice = document.getElementById("notice");
-  notice.replaceChildren(message, " ", button("Dismiss", () => (notice.hidden = true)));
+  const act = action && button(action.label, () => {
+    notice.hidden = true;
+    action.run();
+  });
+  notice.replaceChildren(message, " ", ...(act ? [act, " "] : []), button("Dismiss", () => (notice.hidden = true)));
   notice.hidden = false;
 }
 

@@ -16,6 +16,7 @@ export function askForKey(refused) {
 }
 
 function ask(refused) {
+  sessionStorage.removeItem(NAME);
   return new Promise((resolve) => {
     const input = element("input", { type: "password", id: "api-key", autocomplete: "off", required: true });
     const form = element(

@@ -42,13 +42,14 @@ export class Answers {
       conversation, node, article: view.articleOf(node), controller: new AbortController(), speed: new Speed(),
       frame: null, promptCount: null, total: null,
     };
-    this.begin(run, format.prompt(path, conversation));
+    await this.begin(run, format.prompt(path, conversation));
     const body = {
       model: this.card.id, ...format.request(path, conversation), ...sampling, alternatives: ALTERNATIVES,
       stream: true, stream_options: { include_usage: true },
     };
     if (kept.length > 0) body.continue_ids = kept.map((token) => token.id);
     try {
+      this.fit(body, run, kept.length);
       for await (const chunk of postStream(format.path, body, run.controller.signal)) this.receive(run, chunk);
     } catch (error) {
       if (error.name !== "AbortError") {
@@ -85,6 +86,19 @@ export class Answers {
     }
   }
 
+  // Ask for no more tokens than the context has room for; throws an Error if it has none.
+  fit(body, run, begun) {
+    const { context } = this.card;
+    run.controller.signal.throwIfAborted();
+    if (!context || run.promptCount === null) return;
+    const used = run.promptCount + begun;
+    if (used >= context) {
+      throw new Error(`The conversation has ${used} tokens, and the context holds ${context}. Begin a new one, or edit an earlier message.`);
+    }
+    // a prompt may get a token in front that marks its beginning
+    if (body.max_tokens > context - used - 1) body.max_tokens = Math.max(1, context - used - 1);
+  }
+
   receive(run, chunk) {
     const { node, speed } = run;
     if (chunk.usage) run.total = chunk.usage.total_tokens;
@@ -115,6 +129,7 @@ export class Answers {
   end(run) {
     const { view } = this;
     const { node, speed } = run;
+    if (node.finish === "length" && run.total !== null && run.total >= this.card.context) node.finish = "full";
     node.speed = Math.round(speed.perSecond * 10) / 10;
     this.draw(run);
     run.article.setLive(false);

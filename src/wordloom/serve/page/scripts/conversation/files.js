@@ -3,7 +3,7 @@
 import { newId, VERSION } from "./tree.js";
 
 const ROLES = ["user", "assistant"];
-const FINISHES = ["stop", "length", "stopped", "error"];
+const FINISHES = ["stop", "length", "full", "stopped", "error"];
 
 // Return the text of an exported conversation.
 export function exported(conversation) {

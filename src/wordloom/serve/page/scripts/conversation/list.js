@@ -2,7 +2,7 @@
 
 import { button, element, notify } from "../dom.js";
 import { exported, imported } from "./files.js";
-import { forget, listed } from "./storage.js";
+import { forget, listed, load, remember } from "./storage.js";
 import { titleOf } from "./tree.js";
 
 // `open(id)`, `begin()` and `take(conversation)` are called for a stored, a new and an imported conversation.
@@ -42,15 +42,22 @@ export class ConversationList {
     this.items.replaceChildren(...entries.map(({ id, title }) => element(
       "li",
       {},
-      button(title, () => this.open(id), { class: "title", "aria-current": id === current.id ? "true" : null }),
+      button(title, () => this.open(id), { class: "title", title, "aria-current": id === current.id ? "true" : null }),
       button("×", () => this.delete(id), { title: `Delete “${title}”`, "aria-label": `Delete “${title}”` }),
     )));
   }
 
   delete(id) {
+    const current = this.current();
+    const kept = id === current.id ? current : load(id);
     forget(id);
-    if (id === this.current().id) this.begin();
+    if (id === current.id) this.begin();
     else this.show();
+    if (!kept || kept.nodes.root.children.length === 0) return;
+    notify(`“${titleOf(kept)}” is deleted.`, { label: "Undo", run: () => {
+      remember(kept);
+      this.open(id);
+    } });
   }
 
   export() {

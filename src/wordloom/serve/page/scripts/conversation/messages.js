@@ -5,7 +5,8 @@ import { appendTokens } from "./tokens.js";
 import { versionOf } from "./tree.js";
 
 const ENDINGS = {
-  length: "Reached the largest number of tokens, or the end of the context.",
+  length: "Reached the largest number of tokens.",
+  full: "Reached the end of the context.",
   stopped: "Stopped.",
   error: "The answer failed.",
 };
@@ -61,6 +62,7 @@ export class MessageView {
 
   // Show a message that was changed by another window.
   redraw() {
+    this.showTokens(this.showsTokens);
     this.update();
     this.setLive(this.live);
   }
@@ -100,7 +102,7 @@ export class MessageView {
       ? [tool("Edit", "Edit this message", actions.edit)]
       : this.live ? [] : [
           tool("Retry", "Retry: write another answer", actions.retry),
-          ...(node.tokens.length > 0 && node.finish !== "stop" ? [tool("Continue", "Continue this answer", actions.proceed)] : []),
+          ...(node.tokens.length > 0 && !["stop", "full"].includes(node.finish) ? [tool("Continue", "Continue this answer", actions.proceed)] : []),
         ];
     const speed = !this.live && node.speed ? element("span", { class: "speed" }, `${node.speed.toFixed(0)} tokens/s`) : null;
     this.tools.replaceChildren(...[...versions, ...buttons, tool("Copy", "Copy the text", actions.copy), speed].filter(Boolean));

@@ -62,6 +62,12 @@ export function forget(id) {
   write(LIST, (read(LIST) ?? []).filter((each) => each.id !== id));
 }
 
+// Store a conversation that was deleted.
+export function remember(conversation) {
+  forgotten.delete(conversation.id);
+  save(conversation);
+}
+
 function withoutAlternatives(node) {
   if (!node.tokens) return node;
   return { ...node, tokens: node.tokens.map(({ alternatives, ...token }) => token) };

@@ -57,8 +57,12 @@ export class ConversationView {
     this.composer = composer(format, {
       submit: () => this.submit(),
       stop: () => answers.stop(),
-      typed: () => this.countSoon(),
+      typed: () => {
+        write(`draft ${format.kind}`, this.composer.draft.value);
+        this.countSoon();
+      },
     });
+    this.composer.draft.value = read(`draft ${format.kind}`) ?? "";
     const bar = tokenBar(this.showsTokens, (shows) => this.showTokens(shows));
     place.append(element("div", { class: "columns" },
       this.list.box,
@@ -86,7 +90,10 @@ export class ConversationView {
       const inside = this.panel.box.contains(event.target) || event.target.closest?.(".token[data-index]");
       if (this.panel.open && !inside) this.panel.close(false);
     }, { signal });
-    addEventListener("pagehide", () => this.store(), { signal });
+    addEventListener("pagehide", () => {
+      this.answers.stop();
+      this.store();
+    }, { signal });
     listenToOthers({
       stored: (id) => this.takeFromStorage(id),
       deleted: (id) => {
@@ -236,6 +243,7 @@ export class ConversationView {
     if (this.answers.running || !this.format.accepts(text) || this.readSettings() === null) return;
     clearTimeout(this.counting);
     this.composer.draft.value = "";
+    write(`draft ${this.format.kind}`, "");
     this.answers.ask(shownPath(this.conversation).at(-1) ?? this.conversation.nodes.root, text);
   }
 

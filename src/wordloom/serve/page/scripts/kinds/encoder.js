@@ -4,7 +4,7 @@ import { show as showMasked } from "./masked.js";
 import { linesOf, resultTable, showQuery } from "./query.js";
 
 export function show(place, { card }) {
-  const shown = card.fills_masks ? [showMasked(place, { card })] : [];
+  const shown = card.mask_token ? [showMasked(place, { card })] : [];
   shown.push(showQuery(place, {
     card,
     title: "Similarity",

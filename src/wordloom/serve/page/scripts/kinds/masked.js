@@ -9,7 +9,7 @@ export function show(place, { card }) {
     title: "Masked tokens",
     send: "Fill in",
     fields: [
-      { name: "text", label: "Text with the mask token of the model, such as [MASK] or <mask>", type: "textarea", required: true },
+      { name: "text", label: `Text with ${card.mask_token} where a token is missing`, type: "textarea", required: true },
       { name: "top_k", label: "Tokens for each mask", type: "number", min: 1, max: 100, value: 5 },
     ],
     request: ({ text, top_k }) => ({ path: "fill-mask", body: { text, top_k } }),
