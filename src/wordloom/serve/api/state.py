@@ -48,7 +48,8 @@ async def one_model(name: str, http: HttpRequest) -> dict[str, Any]:
     return _entry(models, name)
 
 
-@router.api_route("/health", methods=["GET", "HEAD"])
+@router.get("/health")
+@router.head("/health", include_in_schema=False)
 async def health(http: HttpRequest) -> JSONResponse:
     """Return 200, or 503 while a model loads, and where one has failed."""
     models: Models = http.app.state.models
