@@ -129,7 +129,7 @@ KINDS = {
         {"words": ["king", "man"], "neighbours": 1, "method": "pca"},
         {
             "method": "pca",
-            "explained": 0.5,
+            "explained": [0.3, 0.2],
             "data": [
                 {"word": "king", "x": 0.0, "y": 0.0, "group": 0, "asked": True},
                 {"word": "man", "x": 1.0, "y": 0.5, "group": 1, "asked": True},
@@ -184,6 +184,7 @@ def test_results(driver: Driver, name: str) -> None:
     if name == "map":
         assert driver.page.locator(".map text").all_text_contents() == ["king", "man", "queen<b>", "boy"]
         assert "prince" in driver.page.locator(".map title").all_text_contents()  # its name has no room
+        assert "show 50 % of" in driver.page.text_content("main")
         assert driver.page.locator(".map text.asked").count() == 2
     if name == "similarity":
         assert driver.page.locator("#query-text").count() == 0

@@ -138,6 +138,7 @@ export class ConversationView {
     this.showPath();
     this.list.show();
     this.toEnd();
+    this.status.say("");
     this.status.fill(0, this.card.context);
     this.count();
   }

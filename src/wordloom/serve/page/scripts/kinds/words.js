@@ -52,14 +52,19 @@ export function show(place, { card }) {
   return { close: () => shown.forEach((each) => each.close()) };
 }
 
+// Return the width of the page's results, at most `most`.
+function roomFor(most) {
+  return Math.min(most, document.querySelector(".query-view").clientWidth - 30);
+}
+
 function mapped({ data, method, explained }) {
   const asked = data.filter((each) => each.asked).map((each) => each.word);
-  const said = method === "pca" && explained !== null
-    ? `The two axes show ${percent(explained)} of how the words differ. `
+  const said = method === "pca"
+    ? `The two axes show ${percent(explained[0] + explained[1])} of how the words differ. `
     : "Only neighbourhoods have a meaning, not distances across the map. ";
   return [
     element("p", { class: "muted" }, said, "A point without a name has it as its tooltip."),
-    drawnMap(data, `A map of ${asked.join(", ")} and ${data.length - asked.length} words near them.`),
+    drawnMap(data, `A map of ${asked.join(", ")} and ${data.length - asked.length} words near them.`, roomFor(720)),
     element("details", {}, element("summary", {}, "As a table"),
       resultTable(["Word", "Near to", "x", "y"], data.map(({ word, group, x, y }) => [word, asked[group], x.toFixed(2), y.toFixed(2)]))),
   ];
