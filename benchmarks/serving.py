@@ -3,6 +3,7 @@
     python benchmarks/serving.py load CHECKPOINT [--clients 64] [--seconds 120]
     python benchmarks/serving.py prompts CHECKPOINT [--prompts 10000]
     python benchmarks/serving.py idle CHECKPOINT [--chats 5000]
+    python benchmarks/serving.py faults CHECKPOINT [--clients 64]
 
 - "load": clients with prompts and answers of mixed lengths; a tenth of them hang up in the middle.  Each
   complete answer is compared with that of the same request alone, asked afterwards.  The first answer that is
@@ -10,6 +11,8 @@
 - "prompts": distinct prompts one after another.  The server's anonymous memory is printed at each tenth.
 - "idle": conversations in token ids that each wait after a first turn, kept as beginnings of texts; then some
   go on.  The time to the first token of the second turns is printed, and how many tokens were read for it.
+- "faults": a flood of requests at once, and then a client with streams that is ended by SIGKILL.  The answers
+  are counted by status, and the seconds until all slots are free and an answer is again that of before.
 
 The server is the command, in a process of its own, on loopback.  Clients and server share the machine.
 """
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import multiprocessing
 import os
 import random
 import re
@@ -145,6 +149,65 @@ async def idle(port: int, pid: int, n: int, seed: int) -> None:
     })  # fmt: skip
 
 
+async def faults(port: int, clients: int, room: int, seed: int) -> None:
+    rng = random.Random(seed)
+    probe = {"model": "model", "prompt": "The sea", "seed": 1, "max_tokens": 16}
+    _, expected = await call(port, "POST", "/v1/completions", probe)
+
+    async def recovered(began: float) -> float:
+        while await in_use(port):
+            await asyncio.sleep(0.01)
+        _, again = await call(port, "POST", "/v1/completions", probe)
+        if again["choices"] != expected["choices"]:
+            raise SystemExit("the answer after the fault differs from the one before")
+        return round(time.perf_counter() - began, 3)
+
+    for n in (10 * clients, 40 * clients):
+        bodies = [{**a_request(rng, number, room), "max_tokens": 32} for number in range(n)]
+        answers = await asyncio.gather(
+            *(call(port, "POST", "/v1/completions", body) for body in bodies), return_exceptions=True
+        )
+        ended = time.perf_counter()
+        counts = Counter(
+            type(each).__name__ if isinstance(each, BaseException) else each[0] for each in answers
+        )
+        report({"test": "flood", "requests": n, **{str(k): v for k, v in counts.items()},
+                "recovered_s": await recovered(ended)})  # fmt: skip
+
+    context = multiprocessing.get_context("spawn")
+    client = context.Process(target=stream_all, args=(port, clients, room // 2))
+    client.start()
+    while await in_use(port) == 0:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.2)
+    used = await in_use(port)
+    client.kill()
+    client.join()
+    ended = time.perf_counter()
+    report({"test": "killed client", "streams": clients, "slots_in_use": used,
+            "recovered_s": await recovered(ended)})  # fmt: skip
+
+
+def stream_all(port: int, clients: int, tokens: int) -> None:
+    """Read so many streams at once, until the process is ended."""
+
+    async def one(number: int) -> None:
+        async for _ in stream(port, {"model": "model", "prompt": f"{number}. The sea", "max_tokens": tokens}):
+            pass
+
+    async def together() -> None:
+        await asyncio.gather(*map(one, range(clients)))
+
+    asyncio.run(together())
+
+
+async def in_use(port: int) -> int:
+    """Return how many texts are being written or wait."""
+    _, text = await call(port, "GET", "/metrics")
+    found = re.findall(rb"^wordloom_(?:slots_in_use|queue_length)\{.*?\} ([\d.]+)", text, re.MULTILINE)
+    return int(sum(map(float, found)))
+
+
 def _anonymous(pid: int) -> float:
     """Return the anonymous resident memory of a process in MiB."""
     found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
@@ -156,7 +219,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("test", choices=["load", "prompts", "idle"])
+    parser.add_argument("test", choices=["load", "prompts", "idle", "faults"])
     parser.add_argument("checkpoint")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=120)
@@ -175,6 +238,8 @@ def main() -> None:
             asyncio.run(load(port, given.clients, given.seconds, given.room, given.seed))
         elif given.test == "prompts":
             asyncio.run(prompts(port, pid, given.prompts, given.room, given.seed))
+        elif given.test == "faults":
+            asyncio.run(faults(port, given.clients, given.room, given.seed))
         else:
             asyncio.run(idle(port, pid, given.chats, given.seed))
 
