@@ -1,6 +1,6 @@
-"""What the benchmarks of the server share: the server in a process of its own, and a client of it.
+"""Run a server in a process of its own, and read its answers.
 
-The client reads the events of a stream off the socket, because it shares the machine with the server.
+The client shares the machine with the server, so it reads events from the socket without a library.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What cannot be loaded, does not arrive, or is not done in time: each ends with a clear line or error."""
+"""Damaged models, requests that stop in the middle, and the end of the server: each gives a clear error."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from tests.serve.servers import command, running, wait_until
 from tests.serve.tiny import save_tiny
 
+from wordloom.cli.serve import _keys as keys_of
 from wordloom.errors import WordloomError
 from wordloom.serve import connections
 from wordloom.serve.limits import Limits
@@ -99,11 +100,20 @@ def test_running_requests_get_an_error_when_the_drain_is_over(folder: Path) -> N
             thread.join(30)
         assert process.wait(30) == 0
         assert "Traceback" not in process.stderr.read()
+    assert len(found) == 1
     for answer in found:
         assert answer.status_code in (200, 503)
         assert answer.status_code == 200 or answer.json()["error"]["type"] == "service_unavailable_error"
     data = [line.removeprefix("data: ") for line in streamed if line.startswith("data: ")]
     assert data[-1] == "[DONE]" or json.loads(data[-1])["error"]["message"] == "the server stops"
+
+
+def test_comments_in_a_file_of_keys_are_no_keys(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("# of the team\n\n  # old\n first \nsecond#2\n")
+    assert keys_of(tmp_path / "keys") == ("first", "second#2")
+    (tmp_path / "keys").write_text("# none\n")
+    with pytest.raises(WordloomError, match="holds no key"):
+        keys_of(tmp_path / "keys")
 
 
 def test_a_port_in_use_is_found_before_the_server_says_that_it_serves() -> None:

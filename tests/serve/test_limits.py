@@ -294,6 +294,7 @@ def test_no_text_of_a_request_is_logged(folder: Path) -> None:
 @pytest.mark.parametrize(("arguments", "env", "says"), [
     (["--host", "0.0.0.0"], {}, "lets other machines use the server without a key; set WORDLOOM_API_KEY"),
     (["--api-key-file", "nowhere"], {}, "--api-key-file nowhere cannot be read"),
+    (["--memory-gb", "inf"], {}, "--memory-gb inf: give a finite number"),
     (["--adapter", "x"], {}, "--adapter x: give it a name: NAME=x"),
     (["--adapter", "a=nowhere"], {}, "--adapter a=nowhere: there is no folder 'nowhere'"),
 ])  # fmt: skip

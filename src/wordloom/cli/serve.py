@@ -33,7 +33,7 @@ def command(
     port: int = option(8000, "The port to listen at.", min=0, max=65535),
     api_key_file: Path | None = option(
         None,
-        f"A file of API keys, one a line; # begins a comment.  [default: the key in {KEY}, if it is set]",
+        f"A file of API keys, one a line; lines with # in front are comments.  [default: the key in {KEY}]",
         metavar="FILE",
     ),
     no_key: bool = option(False, "Listen beyond this machine although no key is asked for.", "--no-key"),
@@ -129,7 +129,7 @@ def _keys(file: Path | None) -> tuple[str, ...]:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise WordloomError(f"--api-key-file {file} cannot be read: {error}") from None
-    keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+    keys = tuple(line.strip() for line in lines if line.strip() and not line.strip().startswith("#"))
     if not keys:
         raise WordloomError(f"--api-key-file {file} holds no key; write one a line")
     return keys
