@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.serve.kinds import write_head
 from tests.serve.tiny import save_tiny, serving
 
+TASKS = ("classification", "regression", "token_classification")
 RECIPE = """
 name = "tiny"
 [data]
@@ -48,6 +50,33 @@ def test_a_folder_without_a_recipe(tmp_path: Path) -> None:
     assert card["chat"] is False
     assert card["recipe"] is None
     assert card["metrics"] == {}
+
+
+@pytest.mark.parametrize(
+    ("data", "texts"),
+    [
+        ('train = "glue-stsb/train"', 2),
+        ('train = ["sst2/train"]', 1),
+        ('train = "mine.csv"', 1),
+        ('train = "mine.csv"\ntext_column = ["one", "other"]', 2),
+        (None, None),
+    ],
+)
+def test_the_card_says_how_many_texts_are_read_at_once(
+    tmp_path: Path, data: str | None, texts: int | None
+) -> None:
+    for task in TASKS:
+        write_head(tmp_path / task, task)
+        if data is not None:
+            text = f'description = "It\\nreads."\n[data]\n{data}\n[train]\nsample_prompt = "The"'
+            (tmp_path / task / "recipe.toml").write_text(text)
+    with serving({path.name: path for path in tmp_path.iterdir()}) as client:
+        cards = {name: client.get(f"/v1/models/{name}/card").json() for name in TASKS}
+    assert cards["token_classification"]["texts"] == 1
+    assert cards["classification"]["texts"] == cards["regression"]["texts"] == texts
+    if data is not None:
+        assert cards["regression"]["description"] == "It reads."
+        assert cards["regression"]["example"] == "The"
 
 
 @pytest.mark.parametrize("path", ["/", "/index.html"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +12,27 @@ from fastapi import APIRouter
 from fastapi import Request as HttpRequest
 from torch import nn
 
+from wordloom.data.rows.labelled import DEFAULT_COLUMNS, columns_in
+from wordloom.data.sets.catalogue import DATASETS
 from wordloom.evaluate.masked import mask_id_of
 from wordloom.generate.prompts import DEFAULT_NEW_TOKENS
 from wordloom.generate.settings import settings
 from wordloom.models import body_config, family_of
 from wordloom.run.checkpoint.kinds import Kind
+from wordloom.run.models.heads.classification import TextClassifier
+from wordloom.run.models.heads.regression import TextRegressor
+from wordloom.run.models.heads.token_classification import TokenClassifier
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.text_encoder import TextEncoder
 from wordloom.serve.api.writing import using
 from wordloom.serve.models import Served
 from wordloom.text import Tokenizer
+from wordloom.vectors import FastTextClassifier
 
 router = APIRouter()
 
 MOST_BYTES = 1 << 18  # that are read of a file
+_READ_TEXTS = (TextClassifier, TextRegressor, TokenClassifier)
 
 
 @router.get("/v1/models/{name:path}/card")
@@ -32,6 +41,8 @@ async def card(name: str, http: HttpRequest) -> dict[str, Any]:
     async with using(http, name) as (served, adapter):
         folder = served.source.folder if adapter is None else served.source.adapters[adapter]
         kind = served.kind if adapter is None else served.adapted[adapter].kind
+        recipe = _text(folder / "recipe.toml")
+        facts = _parsed(recipe)
         return {
             "id": name,
             "kind": served.description if adapter is None or kind is None else kind.description,
@@ -41,8 +52,11 @@ async def card(name: str, http: HttpRequest) -> dict[str, Any]:
             "tokenizer": _tokenizer(served),
             **_writing(served, kind),
             "mask_token": _mask_token(served),
+            "texts": _texts(served, kind, facts),
+            "description": _line(facts.get("description")),
+            "example": _line(_table(facts, "train").get("sample_prompt")),
             "metrics": _last_metrics(folder),
-            "recipe": _text(folder / "recipe.toml"),
+            "recipe": recipe,
         }
 
 
@@ -82,6 +96,48 @@ def _mask_token(served: Served) -> str | None:
         return None
     mask = mask_id_of(encoder.model, encoder.text_tokenizer)
     return None if mask is None else encoder.text_tokenizer.id_to_token(mask)
+
+
+def _texts(served: Served, kind: Kind | None, recipe: Mapping[str, Any]) -> int | None:
+    """Return how many texts a classifier or a model for regression reads at once: 1, or 2 if it was trained
+    on pairs.  None if it can read both and the folder has no recipe, and for other models."""
+    if isinstance(served.model, FastTextClassifier):
+        return 1
+    if kind is None or kind.prediction is None or kind.result not in _READ_TEXTS:
+        return None
+    if kind.prediction.most_texts == 1:
+        return 1
+    return _texts_in_training(recipe) if recipe else None
+
+
+def _texts_in_training(recipe: Mapping[str, Any]) -> int:
+    """Return the number of text columns in the training data of a recipe."""
+    data = _table(recipe, "data")
+    if "text_column" in data:
+        return len(columns_in(data["text_column"]))
+    train = data.get("train")
+    first = train[0] if isinstance(train, list) and train else train
+    named = DATASETS.get(str(first).partition("/")[0])
+    columns = DEFAULT_COLUMNS if named is None or named.columns is None else named.columns
+    return len(columns.texts)
+
+
+def _parsed(recipe: str | None) -> dict[str, Any]:
+    """Return the values of a recipe; none if it is missing or is no TOML."""
+    try:
+        return tomllib.loads(recipe or "")
+    except tomllib.TOMLDecodeError:
+        return {}
+
+
+def _table(recipe: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = recipe.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _line(value: object) -> str | None:
+    """Return a text of a recipe without line breaks; None without one."""
+    return " ".join(value.split()) or None if isinstance(value, str) else None
 
 
 def _last_metrics(folder: Path) -> dict[str, Any]:
