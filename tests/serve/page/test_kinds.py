@@ -19,6 +19,7 @@ class Kind(NamedTuple):
     request: dict[str, Any]
     answer: dict[str, Any]
     cells: list[str]
+    texts: int | None = None
 
 
 LABELS = {"labels": [{"label": "good", "probability": 0.75}, {"label": "bad", "probability": 0.25}]}
@@ -55,7 +56,7 @@ KINDS = {
                 {"masks": [[{"token": "sea", "probability": 0.5}, {"token": "day", "probability": 0.25}]]}
             ]
         },
-        ["sea", "50 %", "day"],
+        ["sea", "50 %", "day", "the sea is fine", "the day is fine"],
     ),
     "classification": Kind(
         "a classifier",
@@ -65,6 +66,7 @@ KINDS = {
         {"texts": ["fine"]},
         {"data": [{"label": "good", "probability": 0.75, **LABELS, "truncated": True}]},
         ["good", "75 %", "bad"],
+        texts=1,
     ),
     "pairs": Kind(
         "a model for regression",
@@ -74,6 +76,7 @@ KINDS = {
         {"pairs": [["fine", "good"]]},
         {"data": [{"score": 4.5, "truncated": False}]},
         [],
+        texts=2,
     ),
     "token classification": Kind(
         "a model for token classification",
@@ -157,7 +160,7 @@ def show_kind(driver: Driver, name: str) -> dict[str, Any]:
     kind, page = KINDS[name], driver.page
     card = {
         "id": "chat", "kind": kind.description, "bytes": 1, "context": None, "metrics": {}, "chat": False,
-        "mask_token": "[MASK]" if name == "masked" else None,
+        "mask_token": "[MASK]" if name == "masked" else None, "texts": kind.texts,
     }  # fmt: skip
     page.unroute_all()
     page.route("**/card", lambda route: route.fulfill(json=card))
@@ -179,6 +182,10 @@ def test_results(driver: Driver, name: str) -> None:
     cells = driver.page.locator(".results td").all_text_contents()
     assert [cell for cell in KINDS[name].cells if cell not in cells] == []
     assert driver.page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+    labels = driver.page.locator("main label").all_text_contents()
+    headings = driver.page.locator("main form, main h2").locator("xpath=self::h2").all_text_contents()
+    assert len({*labels, *headings}) == len([*labels, *headings])
+    assert (driver.page.locator("#query-pair").count() == 1) == (name == "pairs")
     if name == "answering":
         assert driver.page.text_content(".results mark") == "the sea"
     if name == "map":

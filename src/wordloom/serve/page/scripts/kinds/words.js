@@ -15,7 +15,7 @@ export function show(place, { card }) {
       send: "Find neighbours",
       fields: [
         { name: "word", label: "Word", type: "text", required: true },
-        { name: "near", label: "Neighbours", type: "number", min: 1, max: 100, value: 10 },
+        { name: "near", label: "Number of neighbours", type: "number", min: 1, max: 100, value: 10 },
       ],
       request: ({ word, near }) => ({ path: "neighbours", body: { word: word.trim(), top_k: near } }),
       results,
@@ -27,7 +27,7 @@ export function show(place, { card }) {
       fields: [
         { name: "positive", label: "Words to add, such as: king woman", type: "text", required: true },
         { name: "negative", label: "Words to subtract, such as: man", type: "text" },
-        { name: "top_k", label: "Words to show", type: "number", min: 1, max: 100, value: 10 },
+        { name: "top_k", label: "Number of words", type: "number", min: 1, max: 100, value: 10 },
       ],
       request: ({ positive, negative, top_k }) => ({
         path: "analogy", body: { positive: words(positive), negative: words(negative), top_k },
@@ -40,7 +40,7 @@ export function show(place, { card }) {
       send: "Draw the map",
       fields: [
         { name: "words", label: "Words, such as: king queen paris france", type: "text", required: true },
-        { name: "around", label: "Neighbours of each", type: "number", min: 0, max: 20, value: 8 },
+        { name: "around", label: "Neighbours of each word", type: "number", min: 0, max: 20, value: 8 },
         { name: "tsne", label: "Keep neighbours together (t-SNE)", type: "checkbox" },
       ],
       request: ({ words: asked, around, tsne }) => ({
