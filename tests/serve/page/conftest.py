@@ -27,6 +27,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "base": save_talker(place / "base", template=None),
         "rnn": save_tiny(place / "rnn", "rnn", template=None),
     }
+    found["twin"] = found["base"]
     (found["chat"] / "generation_config.json").write_text('{"temperature": 0.7, "top_k": 20}')
     (found["chat"] / "metrics.jsonl").write_text(json.dumps({"kind": "train", "step": 7, "loss": 1.5}) + "\n")
     return found

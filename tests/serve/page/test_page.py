@@ -62,6 +62,20 @@ def test_an_answer_streams_and_is_announced_once(driver: Driver) -> None:
     assert driver.asked[0]["messages"] == [{"role": "user", "content": "how is the weather?"}]
 
 
+def test_an_empty_conversation_says_what_to_try(driver: Driver) -> None:
+    page = driver.open().page
+    said = page.text_content("#log section")
+    assert "llama" in said
+    assert "It answers messages." in said
+    page.locator("#log section button").first.click()
+    assert driver.focus == "draft"
+    assert page.input_value("#draft") == page.text_content("#log section button")
+    driver.choose("base")
+    assert "It does not answer questions" in page.text_content("#log section")
+    driver.ask("the sea")
+    assert page.locator("#log section").count() == 0
+
+
 def test_escape_stops(driver: Driver) -> None:
     page = driver.open(tokens=4000).page
     driver.begin("write a long answer")
@@ -164,10 +178,17 @@ def test_conversations_are_stored(driver: Driver) -> None:
     answer = driver.ask("the sea")
     driver.press("New")
     driver.ask("the boats")
+    driver.choose("base")
+    driver.ask("123 boats")
     page.reload()
     page.wait_for_selector(TOKENS, state="attached")
-    assert page.locator("#conversations .title").all_text_contents() == ["the boats", "the sea"]
-    page.get_by_role("button", name="the sea", exact=True).click()
+    assert page.locator("#conversations .entry").all_inner_texts() == [
+        "123 boats\nCompletion · base", "the boats\nChat · chat", "the sea\nChat · chat"
+    ]  # fmt: skip
+    page.get_by_role("link", name="the sea").click()
+    page.wait_for_function(
+        "(text) => document.querySelector('.message.user .text')?.textContent === text", arg="the sea"
+    )
     page.wait_for_selector(TOKENS, state="attached")
     assert driver.answer == answer
 
@@ -266,10 +287,16 @@ def test_attention_of_a_token(driver: Driver) -> None:
     driver.press("Show the attention")
     page.wait_for_selector("dialog .attended span")
     assert "".join(page.locator(".attended span").all_text_contents()).endswith("".join(driver.texts()[:5]))
-    mean = page.text_content(".strongest")
-    page.select_option("#attention-layer", "1")
+    chosen = driver.texts()[5].strip()
+    assert chosen in page.text_content("#dialog-heading")
+    said = page.text_content("#attention-shown")
+    assert chosen in said
+    assert "the mean of all 4 heads of layer 1, the last." in said
+    first = page.text_content(".strongest")
+    page.select_option("#attention-layer", "mean")
     page.select_option("#attention-head", "3")
-    assert page.text_content(".strongest") != mean
+    assert page.text_content(".strongest") != first
+    assert "head 3 and all 2 layers" in page.text_content("#attention-shown")
     page.keyboard.press("Escape")
     page.wait_for_selector("dialog", state="detached")
     assert page.evaluate("() => document.activeElement.closest('#token-panel') !== null")
@@ -337,6 +364,7 @@ def test_a_phone_needs_no_sideways_scrolling(driver: Driver) -> None:
                 .every((each) => each.scrollWidth <= each.clientWidth)""")
         )
 
+    assert fits()
     page.get_by_role("button", name="Settings").tap()
     page.fill("#sampling-max_tokens", "60")
     assert fits()
@@ -351,11 +379,36 @@ def test_a_phone_needs_no_sideways_scrolling(driver: Driver) -> None:
     page.wait_for_selector("dialog")
     assert fits()
     driver.press("Close")
-    page.get_by_role("button", name="Conversations").tap()
-    page.wait_for_selector("#conversations.open")
+    driver.press("Details: how this answer was made")
+    page.wait_for_selector(".made table")
     assert fits()
     page.get_by_role("button", name="Model card").tap()
     assert fits()
+
+
+@pytest.mark.window(**PHONE)
+def test_drawers(driver: Driver) -> None:
+    page = driver.open(tokens=None).page
+    focused = "() => document.activeElement.textContent"
+    for label, outside in (("Settings", 20), ("Conversations", 340)):
+        for close in (
+            lambda label=label: page.get_by_role("button", name=f"Close: {label}").tap(),
+            lambda outside=outside: page.touchscreen.tap(outside, 400),
+            lambda: page.keyboard.press("Escape"),
+        ):
+            page.get_by_role("button", name=label, exact=True).tap()
+            assert page.get_by_role("dialog", name=label).is_visible()
+            assert page.evaluate(focused) == "Close"
+            page.keyboard.press("Shift+Tab")  # the rest of the page cannot be reached
+            page.keyboard.press("Shift+Tab")
+            outer = "() => document.activeElement.matches('body, .drawer.open *')"
+            assert page.evaluate(outer)
+            close()
+            page.wait_for_selector(".drawer.open", state="detached")
+            assert page.evaluate(focused) == label
+    page.get_by_role("button", name="Settings", exact=True).tap()
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.click("#draft")  # nothing is left in front of the page
 
 
 @pytest.mark.window(color_scheme="dark")
@@ -432,23 +485,28 @@ def test_sampling_settings(driver: Driver) -> None:
     page = driver.open().page
     assert page.get_attribute("#sampling-temperature", "placeholder") == "0.7"
     assert page.get_attribute("#sampling-top_k", "placeholder") == "20"
-    values = {"temperature": 0.5, "top_k": 3, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.2}
-    for name, value in {**values, "max_tokens": 4, "seed": 7}.items():
+    values = {
+        "temperature": 0.5, "top_k": 3, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.2,
+        "presence_penalty": 0.5, "frequency_penalty": -0.5, "max_tokens": 4, "seed": 7,
+    }  # fmt: skip
+    for name, value in values.items():
         page.fill(f"#sampling-{name}", str(value))
+    page.fill("#sampling-stop", "\\n\n the end")
     page.fill("#system", "be brief")
     first = driver.ask("the sea")
     driver.press("Retry: write another answer")
     assert driver.finished() == first  # the seed is fixed
     body = driver.asked[0]
     assert body["messages"][0] == {"role": "system", "content": "be brief"}
-    assert (body["temperature"], body["top_k"], body["seed"], body["max_tokens"]) == (0.5, 3, 7, 4)
+    assert {name: body[name] for name in values} == values
+    assert body["stop"] == ["\n", " the end"]
     page.fill("#sampling-top_p", "2")
     page.fill("#draft", "more")
     page.press("#draft", "Enter")
     page.wait_for_selector('#notice:has-text("Top p")')
     assert page.input_value("#draft") == "more"
     driver.press("Use the checkpoint's settings")
-    assert page.input_value("#sampling-top_p") == ""
+    assert page.input_value("#sampling-top_p") == page.input_value("#sampling-stop") == ""
 
 
 def test_the_error_of_the_server_is_shown(driver: Driver) -> None:
@@ -485,6 +543,7 @@ def test_the_page_works_behind_a_proxy_with_a_path(driver: Driver) -> None:
     driver.address = f"{root}models/loom/"
     driver.open(tokens=3)
     assert driver.ask("the sea")
+    page.unroute_all(behavior="wait")
 
 
 def test_the_key_is_asked_for_once(chromium: Any, server_with_key: str) -> None:

@@ -18,7 +18,7 @@ export function button(label, onclick, properties = {}) {
   return element("button", { type: "button", onclick, ...properties }, label);
 }
 
-// Show a modal dialog with a heading and a close button; it is removed when it is closed.
+// Show a modal dialog with a heading and a close button.  Esc and a press outside close it too.
 export function openDialog(heading, ...children) {
   const back = document.activeElement;
   const title = element("h2", { id: "dialog-heading" }, heading);
@@ -32,9 +32,21 @@ export function openDialog(heading, ...children) {
     dialog.remove();
     if (back?.isConnected) back.focus();
   });
+  // a press on the backdrop has the dialog as its target
+  dialog.addEventListener("pointerdown", (event) => {
+    if (event.target === dialog && isOutside(event, dialog.getBoundingClientRect())) dialog.close();
+  });
   document.body.append(dialog);
   dialog.showModal();
   return dialog;
+}
+
+function isOutside({ clientX, clientY }, { left, right, top, bottom }) {
+  return clientX < left || clientX > right || clientY < top || clientY > bottom;
+}
+
+export function closeDialogs() {
+  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
 }
 
 // Show an error or another message above everything else, perhaps with the button of an `action`.

@@ -1,71 +1,137 @@
-// Start the page: list the models, and show the view of the chosen one.
+// Start the page: list the models, and show the one that the address names.
 
+import { go, lastAddress, readAddress, rememberAddress, replaceAddress } from "./address.js";
 import { getJson } from "./api.js";
 import { openCard } from "./card.js";
-import { button, dismissNotice, element, notify } from "./dom.js";
+import { load as loadConversation } from "./conversation/storage.js";
+import { titleOf } from "./conversation/tree.js";
+import { button, closeDialogs, dismissNotice, element, notify } from "./dom.js";
 import { viewOf } from "./kinds.js";
-import { read, write } from "./store.js";
 import { setUpTheme } from "./theme.js";
 
 const chooser = document.getElementById("model");
 const cardButton = document.getElementById("card-button");
 const place = document.getElementById("view");
-let shown = { close() {} };
-let card = null;
-let latest = 0;
+const NOTHING = { close() {} };
 const LOADS_AFTER = 800; // ms, before the page says that a model is being loaded
+let names = [];
+let shown = NOTHING;
+let card = null;
+let carried = null; // the conversation to continue with the model that was just chosen
+let latest = 0;
 
-// Show the view of a model; `opening` is passed on to it, such as the conversation to open.
-async function choose(name, opening = null) {
+// Show what the address names.
+async function visit() {
   const turn = ++latest;
+  const taken = carried;
+  carried = null;
+  closeDialogs();
   dismissNotice();
+  let address = readAddress();
+  if (address.model === null) {
+    address = beginning();
+    replaceAddress(address);
+  }
+  const { model, conversation = null } = address;
+  try {
+    if (!names.includes(model)) await list(); // the server may have other models by now
+  } catch (error) {
+    return showProblem(model, error.message, button("Try again", visit));
+  }
+  if (turn !== latest) return;
+  rememberAddress();
+  if (!names.includes(model)) return showAbsent(model, conversation);
+  chooser.value = model;
+  if (card?.id !== model) return load(model, { conversation, taken }, turn);
+  shown.visit?.(conversation, taken);
+  cardButton.disabled = false;
+  place.setAttribute("aria-busy", "false");
+}
+
+// Return the address to begin with: the last one, if the server still has its model.
+function beginning() {
+  const { model, conversation } = lastAddress();
+  if (!names.includes(model)) return { model: names[0] };
+  return { model, conversation: loadConversation(conversation) ? conversation : null };
+}
+
+// Load a model, and show its view.
+async function load(model, { conversation, taken }, turn) {
   place.setAttribute("aria-busy", "true");
   cardButton.disabled = true;
-  const slow = setTimeout(() => notify("The model is being loaded…"), LOADS_AFTER);
+  const slow = setTimeout(() => { if (turn === latest) notify("The model is being loaded…"); }, LOADS_AFTER);
   try {
-    const found = await getJson(`v1/models/${name.split("/").map(encodeURIComponent).join("/")}/card`);
+    const found = await getJson(`v1/models/${model.split("/").map(encodeURIComponent).join("/")}/card`);
     const show = await viewOf(found);
-    if (turn !== latest) return; // another model was chosen in the meantime
-    clearTimeout(slow);
+    if (turn !== latest) return; // another address was chosen in the meantime
     dismissNotice();
-    shown.close();
+    clear();
     card = found;
-    chooser.value = name;
     cardButton.disabled = false;
-    write("model", name);
-    place.replaceChildren();
-    shown = show(place, { card, opening, choose });
+    document.title = `${model} · Wordloom`;
+    shown = show(place, { card, conversation, taken, serves: (name) => names.includes(name) });
   } catch (error) {
     if (turn !== latest) return;
-    if (card === null) place.replaceChildren(element("p", { class: "centred" }, "No model is loaded."));
-    else chooser.value = card.id;
-    cardButton.disabled = card === null;
-    notify(error.message);
+    dismissNotice();
+    showProblem(model, `The model “${model}” cannot be shown. ${error.message}`, button("Try again", visit));
   } finally {
     clearTimeout(slow);
     if (turn === latest) place.setAttribute("aria-busy", "false");
   }
 }
 
+// Say that the server lacks a model; the conversation with it goes on with the one that is chosen instead.
+function showAbsent(model, id) {
+  const conversation = loadConversation(id);
+  const kept = conversation ? ` to continue “${titleOf(conversation)}”` : "";
+  showProblem(model, `The server has no model “${model}”.`, `Choose another one above${kept}.`);
+  shown = { ...NOTHING, conversation };
+}
+
+// Show in place of a view why the address leads to none.
+function showProblem(model, ...said) {
+  clear();
+  chooser.value = names.includes(model) ? model : "";
+  cardButton.disabled = true;
+  document.title = "Wordloom";
+  place.append(element("div", { class: "centred", role: "alert" }, ...said.map((each) => element("p", {}, each))));
+  place.setAttribute("aria-busy", "false");
+}
+
+function clear() {
+  shown.close();
+  shown = NOTHING;
+  card = null;
+  place.replaceChildren();
+}
+
 function start() {
   setUpTheme(document.getElementById("theme-button"));
   cardButton.addEventListener("click", () => openCard(card));
-  chooser.addEventListener("change", () => choose(chooser.value));
-  list();
+  chooser.addEventListener("change", () => {
+    place.setAttribute("aria-busy", "true");
+    carried = shown.conversation ?? null;
+    go({ model: chooser.value });
+  });
+  begin();
 }
 
-async function list() {
+async function begin() {
   dismissNotice();
   try {
-    const names = (await getJson("v1/models")).data.map((model) => model.id);
-    chooser.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
-    const before = read("model");
-    await choose(names.includes(before) ? before : names[0]);
+    await list();
+    addEventListener("hashchange", visit);
+    await visit();
   } catch (error) {
-    place.replaceChildren(element("p", { class: "centred" }, "The models cannot be listed. ", button("Try again", list)));
+    place.replaceChildren(element("p", { class: "centred" }, "The models cannot be listed. ", button("Try again", begin)));
     place.setAttribute("aria-busy", "false");
     notify(error.message);
   }
+}
+
+async function list() {
+  names = (await getJson("v1/models")).data.map((model) => model.id);
+  chooser.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
 }
 
 start();

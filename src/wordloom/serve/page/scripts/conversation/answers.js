@@ -3,6 +3,7 @@
 import { postJson, postStream } from "../api.js";
 import { announce, dismissNotice, notify } from "../dom.js";
 import { openInspection } from "./inspection.js";
+import { fieldsOf, madeOf, reported } from "./made.js";
 import { Speed } from "./meter.js";
 import { textOf } from "./tokens.js";
 import { addNode, pathTo } from "./tree.js";
@@ -29,23 +30,37 @@ export class Answers {
   }
 
   // Write an answer below `parent` that begins with the tokens `kept`.
-  async answer(parent, kept = []) {
+  answer(parent, kept = []) {
+    const sampling = this.view.readSettings();
+    if (sampling !== null) return this.write(parent, kept, { sampling, system: this.view.conversation.system });
+  }
+
+  // Write an answer again, with its settings.
+  repeat(node) {
+    if (!this.isOfThisModel(node)) return;
+    const { made, kept } = node;
+    return this.write(this.parentOf(node), node.tokens.slice(0, kept), { sampling: fieldsOf(made), system: made.system, repeats: node });
+  }
+
+  // `repeats` is the answer that is written again.
+  async write(parent, kept, { sampling, system, repeats = null }) {
     this.stop();
     dismissNotice();
-    const { view, format } = this;
+    const { view, format, card } = this;
     const { conversation } = view;
-    const sampling = view.readSettings();
-    if (sampling === null) return;
     const path = pathTo(conversation, parent);
+    const drawn = sampling.seed === undefined || repeats?.made.settings.seed?.from === "fresh";
+    const request = { ...sampling, seed: sampling.seed ?? newSeed() };
     const node = this.add(parent, kept, "stopped");
+    node.made = madeOf(request, card.sampling, { system, drawn });
     const run = {
       conversation, node, article: view.articleOf(node), controller: new AbortController(), speed: new Speed(),
-      frame: null, promptCount: null, total: null,
+      frame: null, promptCount: null, total: null, drawn, repeats,
     };
-    await this.begin(run, format.prompt(path, conversation));
+    await this.begin(run, format.prompt(path, { system }));
     const body = {
-      model: this.card.id, ...format.request(path, conversation), ...sampling, alternatives: ALTERNATIVES,
-      stream: true, stream_options: { include_usage: true },
+      model: card.id, ...format.request(path, { system }), ...request, alternatives: ALTERNATIVES,
+      stream: true, stream_options: { include_usage: true }, return_settings: true,
     };
     if (kept.length > 0) body.continue_ids = kept.map((token) => token.id);
     try {
@@ -64,7 +79,9 @@ export class Answers {
     const content = textOf(tokens, this.format.trims);
     const node = addNode(this.view.conversation, parent, {
       role: "assistant", content, model: this.card.id, finish, error: "", speed: 0, tokens: [...tokens],
+      kept: tokens.length, made: null,
     });
+    this.view.conversation.model = this.card.id;
     this.view.showPath();
     return node;
   }
@@ -102,6 +119,7 @@ export class Answers {
   receive(run, chunk) {
     const { node, speed } = run;
     if (chunk.usage) run.total = chunk.usage.total_tokens;
+    if (chunk.settings) node.made = reported(node.made, chunk.settings[0], run.drawn);
     const choice = chunk.choices[0];
     if (!choice) return;
     if (choice.finish_reason) node.finish = choice.finish_reason;
@@ -121,7 +139,7 @@ export class Answers {
     run.node.content = textOf(run.node.tokens, this.format.trims);
     run.article.update();
     if (follows) view.toEnd();
-    if (this.running !== run) return;
+    if (this.running !== run || !view.isShown(run.node)) return; // it ends, as another version is in view
     view.status.say(run.speed.text);
     if (run.promptCount !== null) view.status.fill(run.promptCount + run.node.tokens.length, this.card.context);
   }
@@ -138,11 +156,9 @@ export class Answers {
     if (this.running !== run) return; // another answer has begun
     this.running = null;
     view.showRunning(false);
-    const outcome = node.finish === "error" ? node.error : node.finish === "stopped" ? "Stopped" : "Done";
-    view.status.say(speed.count > 0 ? `${outcome}: ${speed.text}` : outcome);
     announce(node.finish === "error" ? node.error : `${this.format.labels.assistant}: ${node.content}`);
-    if (run.total !== null) view.status.fill(run.total, this.card.context);
-    else view.count();
+    view.describe(view.isShown(node) ? run.total : null); // of the version in view, which may be another one
+    if (run.repeats && view.isShown(node) && node.finish !== "error") view.status.add(compared(node, run.repeats));
   }
 
   // -- continuing from tokens --------------------------------------------------------------------------
@@ -170,6 +186,7 @@ export class Answers {
       this.stop();
       this.add(this.parentOf(node), [...kept, token], "stop");
       this.view.store();
+      this.view.describe();
       return;
     }
     try {
@@ -202,7 +219,20 @@ export class Answers {
     }
   }
 
+  // The message that an answer answers.
   parentOf(node) {
     return this.view.conversation.nodes[node.parent];
   }
+}
+
+// Return a random seed of 32 bits.
+function newSeed() {
+  return crypto.getRandomValues(new Uint32Array(1))[0];
+}
+
+// Say whether an answer has the tokens of the one that it repeats; either may have been stopped.
+function compared(node, before) {
+  const length = Math.min(node.tokens.length, before.tokens.length);
+  const same = node.tokens.slice(0, length).every((token, at) => token.id === before.tokens[at].id);
+  return same ? "The same tokens again." : "Other tokens than before: the model, its settings or the server have changed.";
 }

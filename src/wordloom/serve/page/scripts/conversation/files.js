@@ -1,5 +1,6 @@
 // Conversations as JSON, with all branches: for export, import and the browser's storage.
 
+import { checkedMade } from "./made.js";
 import { newId, VERSION } from "./tree.js";
 
 const ROLES = ["user", "assistant"];
@@ -62,6 +63,8 @@ function messageOf(node) {
     finish: FINISHES.includes(node.finish) ? node.finish : "stopped",
     error: text(node.error),
     speed: number(node.speed),
+    kept: number(node.kept),
+    made: checkedMade(node.made),
     tokens: Array.isArray(node.tokens) ? node.tokens.map(tokenOf) : [],
   };
 }

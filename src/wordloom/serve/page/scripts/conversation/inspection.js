@@ -9,17 +9,21 @@ const GATES = {
   z: "update gate", n: "candidate",
 };
 
-// `found` is an answer of the endpoint /inspect for the tokens before `token`.
+// `found` is an answer of the endpoint /inspect for the tokens before `token`, which the model chose next.
 export function openInspection(found, token) {
   const chosen = token.ends ? "the end" : `“${visible(token.text)}”`;
   if (found.kind === "gates") openDialog(`Gates before ${chosen}`, ...gates(found));
-  else openDialog(`Attention before ${chosen}`, ...attention(found));
+  else openDialog(`Attention for ${chosen}`, ...attention(found, chosen));
 }
 
-function attention(found) {
+// The last layer is shown first, whose output the choice is read from, and the mean of its heads.
+function attention(found, chosen) {
   const heads = found.weights[0].length;
-  const layer = select("attention-layer", "Layer", [["mean", "mean of all"], ...found.layers.map((n) => [n, String(n)])]);
-  const head = select("attention-head", "Head", [["mean", "mean of all"], ...Array.from({ length: heads }, (_, n) => [n, String(n)])]);
+  const last = found.layers.at(-1);
+  const layer = select("attention-layer", [...found.layers.map((n) => [n, n === last ? `${n} (the last)` : String(n)]), ["mean", "mean of all"]]);
+  const head = select("attention-head", [["mean", "mean of all"], ...Array.from({ length: heads }, (_, n) => [n, String(n)])]);
+  layer.value = String(last);
+  const said = element("p", { id: "attention-shown" });
   const text = element("p", { class: "attended", role: "img", tabIndex: 0 });
   const strongest = element("table", { class: "strongest" });
 
@@ -33,6 +37,9 @@ function attention(found) {
       span.style.setProperty("--share", `${Math.round((weights[at] / most) * 100)}%`);
       return span;
     }));
+    said.textContent = `What the model looked at when it chose ${chosen}: the share of each token before it, ${
+      head.value === "mean" ? `the mean of ${heads === 1 ? "its only head" : `all ${heads} heads`}` : `head ${head.value}`} ${
+      layer.value === "mean" ? `and all ${found.layers.length} layers` : `of layer ${layer.value}${Number(layer.value) === last ? ", the last" : ""}`}. Layers and heads count from 0.`;
     const order = weights.map((weight, at) => [weight, at]).sort((a, b) => b[0] - a[0]).slice(0, STRONGEST);
     text.setAttribute("aria-label", `The strongest token is ${visible(found.tokens[order[0][1]])} with ${percent(order[0][0])}.`);
     strongest.replaceChildren(
@@ -45,14 +52,14 @@ function attention(found) {
   for (const each of [layer, head]) each.addEventListener("change", show);
   show();
   return [
-    element("p", {}, "How much the model attended to each earlier token when it chose this one:"),
+    said,
     element("p", { class: "row" }, element("label", { for: layer.id }, "Layer"), layer, element("label", { for: head.id }, "Head"), head),
     text,
     strongest,
   ];
 }
 
-function select(id, label, options) {
+function select(id, options) {
   return element("select", { id }, ...options.map(([value, text]) => element("option", { value }, text)));
 }
 

@@ -1,14 +1,19 @@
-// The list of stored conversations, with buttons to begin, export and import one.
+// The list of all stored conversations, with buttons to begin, export and import one.
 
+import { addressOf } from "../address.js";
 import { button, element, notify } from "../dom.js";
+import { closeDrawers, drawer } from "./drawers.js";
 import { exported, imported } from "./files.js";
-import { forget, listed, load, remember } from "./storage.js";
+import { entryOf, forget, listed, load, remember } from "./storage.js";
 import { titleOf } from "./tree.js";
 
-// `open(id)`, `begin()` and `take(conversation)` are called for a stored, a new and an imported conversation.
+const KINDS = { chat: "Chat", completion: "Completion" };
+
+// `begin()` and `take(conversation)` are called for a new conversation, and for one that was imported or comes
+// back; `modelFor(entry)` returns the model to open one with.
 export class ConversationList {
-  constructor(kind, { current, open, begin, take }) {
-    Object.assign(this, { kind, current, open, begin });
+  constructor({ current, begin, take, modelFor }) {
+    Object.assign(this, { current, begin, take, modelFor });
     this.items = element("ul", {});
     const input = element("input", { type: "file", accept: "application/json,.json", hidden: true, id: "import-file", "aria-label": "File of a conversation" });
     input.addEventListener("change", async () => {
@@ -21,9 +26,7 @@ export class ConversationList {
         notify(`${file.name}: ${error.message}`);
       }
     });
-    this.box = element(
-      "nav",
-      { id: "conversations", "aria-label": "Conversations" },
+    this.box = drawer("nav", "conversations", "Conversations",
       element("p", { class: "row" },
         button("New", begin, { title: "Begin a new conversation" }),
         button("Export", () => this.export(), { title: "Save this conversation to a file" }),
@@ -35,16 +38,21 @@ export class ConversationList {
 
   show() {
     const current = this.current();
-    const stored = listed(this.kind);
-    const entries = stored.some((each) => each.id === current.id)
-      ? stored
-      : [{ id: current.id, title: titleOf(current), updated: current.updated }, ...stored];
-    this.items.replaceChildren(...entries.map(({ id, title }) => element(
-      "li",
-      {},
-      button(title, () => this.open(id), { class: "title", title, "aria-current": id === current.id ? "true" : null }),
-      button("×", () => this.delete(id), { title: `Delete “${title}”`, "aria-label": `Delete “${title}”` }),
-    )));
+    const stored = listed();
+    const entries = stored.some((each) => each.id === current.id) ? stored : [entryOf(current), ...stored];
+    this.items.replaceChildren(...entries.map((entry) => {
+      const { id, title, kind } = entry;
+      const about = `${KINDS[kind] ?? "Text"} · ${(entry.models ?? [entry.model]).join(", ")}`;
+      const isCurrent = id === current.id;
+      return element("li", {},
+        element("a", {
+          // the link of a conversation without messages is the page as it is
+          href: stored.includes(entry) ? addressOf({ model: this.modelFor(entry), conversation: id }) : location.hash,
+          class: "entry", title: `${title} (${about})`, "aria-current": isCurrent ? "page" : null,
+          onclick: (event) => { if (isCurrent && !event.ctrlKey && !event.metaKey) closeDrawers(); },
+        }, element("span", { class: "title" }, title), " ", element("span", { class: "about" }, about)),
+        button("×", () => this.delete(id), { title: `Delete “${title}”`, "aria-label": `Delete “${title}”` }));
+    }));
   }
 
   delete(id) {
@@ -56,7 +64,7 @@ export class ConversationList {
     if (!kept || kept.nodes.root.children.length === 0) return;
     notify(`“${titleOf(kept)}” is deleted.`, { label: "Undo", run: () => {
       remember(kept);
-      this.open(id);
+      this.take(kept);
     } });
   }
 

@@ -1,6 +1,7 @@
 // One message of a conversation as an article.
 
 import { button, element } from "../dom.js";
+import { madePanel } from "./made.js";
 import { appendTokens } from "./tokens.js";
 import { versionOf } from "./tree.js";
 
@@ -10,6 +11,8 @@ const ENDINGS = {
   stopped: "Stopped.",
   error: "The answer failed.",
 };
+
+const DETAILS = "Details: how this answer was made";
 
 // `actions` has the functions of the buttons, `labels` the names of the roles, `trims` whether an answer
 // begins without whitespace.
@@ -27,6 +30,7 @@ export class MessageView {
       this.note,
       this.tools,
     );
+    this.made = null; // the panel of the details, while it is open
     this.spansUpTo = 0; // tokens that have a span
     this.live = false;
     this.hasSpans = false;
@@ -103,9 +107,31 @@ export class MessageView {
       : this.live ? [] : [
           tool("Retry", "Retry: write another answer", actions.retry),
           ...(node.tokens.length > 0 && !["stop", "full"].includes(node.finish) ? [tool("Continue", "Continue this answer", actions.proceed)] : []),
+          this.madeButton(),
         ];
+    this.showMade(false);
     const speed = !this.live && node.speed ? element("span", { class: "speed" }, `${node.speed.toFixed(0)} tokens/s`) : null;
     this.tools.replaceChildren(...[...versions, ...buttons, tool("Copy", "Copy the text", actions.copy), speed].filter(Boolean));
+  }
+
+  // The button that shows how the answer was made.
+  madeButton() {
+    return button("Details", (event) => {
+      const shows = this.made === null;
+      event.target.setAttribute("aria-expanded", String(shows));
+      this.showMade(shows);
+      this.made?.scrollIntoView({ block: "nearest" });
+    }, { title: DETAILS, "aria-label": DETAILS, "aria-expanded": "false" });
+  }
+
+  showMade(shows) {
+    const { node, actions } = this;
+    this.made?.remove();
+    this.made = shows
+      ? element("div", { class: "made", role: "group", "aria-label": "How this answer was made" },
+          ...madePanel(node, { repeat: () => actions.repeat(node), copy: () => actions.copySettings(node) }))
+      : null;
+    if (shows) this.article.append(this.made);
   }
 
   // Replace the text with a box; `done` gets the new text, or null.

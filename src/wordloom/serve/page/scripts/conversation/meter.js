@@ -12,6 +12,7 @@ export function statusLine() {
   return {
     line,
     say: (message) => (text.textContent = message),
+    add: (message) => text.append(`. ${message}`),
     // Show that `used` tokens of `context` are in use.
     fill(used, context) {
       meter.hidden = !context;
@@ -23,6 +24,20 @@ export function statusLine() {
       counts.textContent = `${used.toLocaleString("en")} of ${context.toLocaleString("en")} tokens`;
     },
   };
+}
+
+const OUTCOMES = { stopped: "Stopped", error: "Failed" };
+
+// Return the line about an answer that has ended, and which of its versions it is.
+export function ended(node, { number, count }) {
+  const outcome = OUTCOMES[node.finish] ?? "Done";
+  const version = count > 1 ? ` (version ${number} of ${count})` : "";
+  return node.tokens.length > 0 ? `${outcome}: ${measured(node.tokens.length, node.speed)}${version}` : outcome + version;
+}
+
+function measured(count, perSecond) {
+  const tokens = `${count.toLocaleString("en")} ${count === 1 ? "token" : "tokens"}`;
+  return perSecond ? `${tokens}, ${perSecond.toFixed(perSecond < 10 ? 1 : 0)} tokens/s` : tokens;
 }
 
 // Counts the tokens of an answer that arrives.
@@ -46,7 +61,6 @@ export class Speed {
   }
 
   get text() {
-    const tokens = `${this.count} ${this.count === 1 ? "token" : "tokens"}`;
-    return this.perSecond ? `${tokens}, ${this.perSecond.toFixed(this.perSecond < 10 ? 1 : 0)} tokens/s` : tokens;
+    return measured(this.count, this.perSecond);
   }
 }

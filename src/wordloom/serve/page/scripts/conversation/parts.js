@@ -1,6 +1,7 @@
 // The parts around the messages: the bar above them, the box to write in, and the settings.
 
 import { button, element } from "../dom.js";
+import { drawer, drawerButton } from "./drawers.js";
 import { legend } from "./tokens.js";
 
 // The bar with the switch of the probabilities; narrow windows have buttons for the outer columns in it.
@@ -17,22 +18,6 @@ export function tokenBar(shows, onchange) {
     drawerButton("Settings", "settings"),
     element("span", { class: "toggle" }, toggle, element("label", { for: "shows-tokens" }, "Probabilities")),
     key);
-}
-
-function drawerButton(label, id) {
-  return button(label, (event) => {
-    const opens = event.target.getAttribute("aria-expanded") === "false";
-    closeDrawers();
-    document.getElementById(id).classList.toggle("open", opens);
-    event.target.setAttribute("aria-expanded", String(opens));
-  }, { class: "drawer-button", "aria-controls": id, "aria-expanded": "false" });
-}
-
-export function closeDrawers() {
-  for (const each of document.querySelectorAll(".drawer-button")) {
-    each.setAttribute("aria-expanded", "false");
-    document.getElementById(each.getAttribute("aria-controls"))?.classList.remove("open");
-  }
 }
 
 // The box to write in, with a button to send or to stop.
@@ -66,6 +51,6 @@ export function composer(format, { submit, stop, typed }) {
 // The settings: those of sampling, and the system message if `system` is a box for it.
 export function settingsPanel(sampling, system) {
   const message = system === null ? [] : [element("label", { for: "system" }, "System message"), system];
-  return element("aside", { id: "settings", "aria-label": "Settings" },
-    element("h2", {}, "Settings"), element("div", { class: "sampling" }, ...message), sampling);
+  return drawer("aside", "settings", "Settings",
+    element("div", { class: "sampling" }, ...message), sampling);
 }

@@ -2,7 +2,7 @@
 
 import { listen, read, remove, write } from "../store.js";
 import { checked } from "./files.js";
-import { merge, titleOf } from "./tree.js";
+import { merge, modelsOf, titleOf } from "./tree.js";
 
 const LIST = "conversations";
 const WITH_ALTERNATIVES = 40; // answers; the alternatives of older ones would fill the storage
@@ -12,10 +12,16 @@ const forgotten = new Set(); // an answer that still arrives does not bring a co
 const NAME = "conversation ";
 const nameOf = (id) => `${NAME}${id}`;
 
-// Return the conversations of a kind, the newest first: {id, title, model, kind, updated}.
-export function listed(kind) {
+// Return the conversations, the newest first: {id, title, model, models, kind, updated}.
+export function listed() {
   const found = read(LIST);
-  return (Array.isArray(found) ? found : []).filter((each) => each.kind === kind).sort((a, b) => b.updated - a.updated);
+  return (Array.isArray(found) ? found : []).sort((a, b) => b.updated - a.updated);
+}
+
+// Return the entry of a conversation in the list.
+export function entryOf(conversation) {
+  const { id, model, kind, updated } = conversation;
+  return { id, title: titleOf(conversation), model, models: modelsOf(conversation), kind, updated };
 }
 
 // Return a stored conversation, or null.
@@ -35,12 +41,12 @@ export function save(conversation) {
   const answers = Object.values(conversation.nodes).filter((node) => node.role === "assistant");
   const older = new Set(answers.slice(0, -WITH_ALTERNATIVES).map((node) => node.id));
   const nodes = Object.entries(conversation.nodes).map(([id, node]) => [id, older.has(id) ? withoutAlternatives(node) : node]);
-  const { id, model, kind, updated } = conversation;
-  const others = (read(LIST) ?? []).filter((each) => each.id !== id);
+  const { id } = conversation;
+  const others = listed().filter((each) => each.id !== id);
   const stored =
     write(nameOf(id), { ...conversation, nodes: Object.fromEntries(nodes) }) ||
     write(nameOf(id), { ...conversation, nodes: Object.fromEntries(nodes.map(([key, node]) => [key, withoutAlternatives(node)])) });
-  return stored && write(LIST, [...others, { id, title: titleOf(conversation), model, kind, updated }]);
+  return stored && write(LIST, [...others, entryOf(conversation)]);
 }
 
 // Hear of what other windows do until `signal` is aborted: `stored(id)` and `deleted(id)` are called for a
@@ -59,7 +65,7 @@ export function listenToOthers({ stored, deleted, relisted }, signal) {
 export function forget(id) {
   forgotten.add(id);
   remove(nameOf(id));
-  write(LIST, (read(LIST) ?? []).filter((each) => each.id !== id));
+  write(LIST, listed().filter((each) => each.id !== id));
 }
 
 // Store a conversation that was deleted.

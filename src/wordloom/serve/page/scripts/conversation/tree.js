@@ -68,13 +68,19 @@ export function merge(conversation, other) {
     }
     known.children.push(...node.children.filter((id) => !known.children.includes(id)));
     if ((node.tokens?.length ?? 0) > (known.tokens?.length ?? 0)) {
-      const { content, tokens, finish, error, speed } = node;
-      Object.assign(known, { content, tokens, finish, error, speed });
+      const { content, tokens, finish, error, speed, kept, made } = node;
+      Object.assign(known, { content, tokens, finish, error, speed, kept, made });
       changed.push(node.id);
     }
   }
   conversation.updated = Math.max(conversation.updated, other.updated);
   return changed;
+}
+
+// Return the names of the models that have answered, the latest one first.
+export function modelsOf(conversation) {
+  const answers = Object.values(conversation.nodes).filter((node) => node.role === "assistant");
+  return [...new Set([conversation.model, ...answers.map((node) => node.model).reverse()])].filter(Boolean);
 }
 
 export function titleOf(conversation) {

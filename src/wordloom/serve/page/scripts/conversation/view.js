@@ -1,26 +1,35 @@
 // A conversation with a model: the messages, the box to write in, and the settings.
 
+import { go, pushAddress, replaceAddress } from "../address.js";
 import { postJson } from "../api.js";
 import { element, notify } from "../dom.js";
 import { read, write } from "../store.js";
 import { Answers } from "./answers.js";
+import { closeDrawers } from "./drawers.js";
+import { hint, missing } from "./hint.js";
 import { ConversationList } from "./list.js";
+import { fieldsOf } from "./made.js";
 import { MessageView } from "./messages.js";
-import { statusLine } from "./meter.js";
-import { closeDrawers, composer, settingsPanel, tokenBar } from "./parts.js";
+import { ended, statusLine } from "./meter.js";
+import { composer, settingsPanel, tokenBar } from "./parts.js";
 import { samplingForm } from "./sampling.js";
 import { listenToOthers, load, save } from "./storage.js";
 import { listenToTokens } from "./token_events.js";
 import { TokenPanel } from "./token_panel.js";
-import { merge, newConversation, showVersion, shownPath } from "./tree.js";
+import { merge, newConversation, showVersion, shownPath, titleOf, versionOf } from "./tree.js";
 
 const COUNT_AFTER = 300; // ms after the last key, before the tokens of the draft are counted
 const NEAR = "800px"; // answers so near the window get a span for each token
+const DOES = { chat: "answers messages", completion: "continues texts" };
 
-// `format` says how a kind of model is asked: see kinds/chat.js.
+const isEmpty = (conversation) => conversation.nodes.root.children.length === 0;
+
+// `format` says how a kind of model is asked: see kinds/chat.js.  `conversation` is the id in the address,
+// `taken` the conversation that was in view with another model, and `serves(name)` says whether the server has a
+// model.
 export class ConversationView {
-  constructor(place, { card, format, opening, choose }) {
-    Object.assign(this, { card, format, choose });
+  constructor(place, { card, format, conversation, taken, serves }) {
+    Object.assign(this, { card, format, serves });
     this.views = new Map(); // of messages, by id
     this.showsTokens = read("shows tokens") ?? true;
     this.answers = new Answers(this, { card, format });
@@ -28,7 +37,7 @@ export class ConversationView {
     this.observer = new IntersectionObserver((entries) => this.cameNear(entries), { rootMargin: NEAR });
     this.build(place);
     this.listen();
-    this.use(opening ?? load(read(`last ${format.kind}`)) ?? newConversation(card.id, format.kind));
+    this.visit(conversation, taken);
   }
 
   build(place) {
@@ -41,14 +50,11 @@ export class ConversationView {
         answers.rewind(node, index, alternative);
       },
     });
-    this.list = new ConversationList(format.kind, {
+    this.list = new ConversationList({
       current: () => this.conversation,
-      open: (id) => this.open(load(id)),
-      begin: () => this.open(newConversation(card.id, format.kind)),
-      take: (conversation) => {
-        save(conversation);
-        this.open(conversation);
-      },
+      begin: () => this.begin(),
+      take: (conversation) => this.take(conversation),
+      modelFor: ({ model, kind }) => (!this.serves(model) && kind === format.kind ? card.id : model),
     });
     this.log = element("div", { id: "log", role: "log", "aria-live": "off", "aria-label": format.title, tabIndex: 0 });
     this.status = statusLine();
@@ -82,9 +88,9 @@ export class ConversationView {
     const { signal } = this.listeners;
     document.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
+      if (closeDrawers()) return;
       if (this.answers.running) this.answers.stop();
       else if (this.panel.open) this.panel.close(false);
-      else closeDrawers();
     }, { signal });
     document.addEventListener("pointerdown", (event) => {
       const inside = this.panel.box.contains(event.target) || event.target.closest?.(".token[data-index]");
@@ -104,6 +110,7 @@ export class ConversationView {
   }
 
   close() {
+    this.closed = true; // an answer that is being written still ends, and is stored
     this.answers.stop();
     this.listeners.abort();
     this.observer.disconnect();
@@ -113,34 +120,62 @@ export class ConversationView {
 
   // -- conversations -----------------------------------------------------------------------------------
 
-  // Open a conversation; one with another model is opened with that model if the server has it.
-  open(conversation) {
-    if (!conversation) return notify("This conversation is no longer stored.");
-    const known = [...document.getElementById("model").options].some((each) => each.value === conversation.model);
-    const fits = conversation.kind === this.format.kind;
-    if (known && (!fits || conversation.model !== this.card.id)) return this.choose(conversation.model, conversation);
-    if (!fits) return notify(`The server has no model “${conversation.model}”, which this conversation needs.`);
-    this.answers.stop();
-    this.use(conversation);
+  // Show the conversation of the address; without one, continue the `taken` conversation or begin a new one.
+  visit(id, taken = null) {
+    const { card, format } = this;
+    if (id === null) {
+      if (taken?.kind !== format.kind || isEmpty(taken)) return this.use(newConversation(card.id, format.kind));
+      this.use(taken);
+      return replaceAddress({ model: card.id, conversation: taken.id });
+    }
+    if (id === this.conversation?.id) return;
+    const found = load(id);
+    if (found?.kind === format.kind) return this.use(found);
+    this.use(newConversation(card.id, format.kind), found
+      ? `It was written with “${found.model}”, which ${DOES[found.kind]}. “${card.id}” ${DOES[format.kind]}.`
+      : "This browser has no conversation with this address. It was deleted, or it belongs to another browser.");
+  }
+
+  begin() {
+    this.use(newConversation(this.card.id, this.format.kind));
+    pushAddress({ model: this.card.id });
     this.composer.draft.focus();
   }
 
-  use(conversation) {
+  // Open a conversation that was imported or deleted before, with its own model if the server has it.
+  take(conversation) {
+    const { card, format } = this;
+    const known = this.serves(conversation.model);
+    const fits = conversation.kind === format.kind;
+    if (!known && !fits) return notify(`The server has no model “${conversation.model}”, which this conversation needs.`);
+    const stored = save(conversation);
+    if (known && conversation.model !== card.id) return go({ model: conversation.model, conversation: conversation.id });
+    this.use(conversation);
+    pushAddress({ model: card.id, conversation: stored ? conversation.id : null });
+    this.composer.draft.focus();
+  }
+
+  // Show a conversation; an empty one shows what the model is, or the `problem` with the address.
+  use(conversation, problem = "") {
+    this.answers.stop();
     this.conversation = conversation;
-    conversation.model = this.card.id;
+    this.problem = problem;
     this.system.value = conversation.system;
     this.views.clear();
     this.observer.disconnect();
     this.log.replaceChildren();
     this.panel.close(false);
     closeDrawers();
-    write(`last ${this.format.kind}`, conversation.id);
     this.showPath();
     this.list.show();
+    this.showTitle();
     this.toEnd();
-    this.status.say("");
-    this.status.fill(0, this.card.context);
-    this.count();
+    this.describe();
+  }
+
+  showTitle() {
+    const title = `${titleOf(this.conversation)} · ${this.card.id} · Wordloom`;
+    if (document.title !== title) document.title = title;
   }
 
   // Show what another window has added to this conversation.
@@ -150,14 +185,20 @@ export class ConversationView {
     if (changed.length === 0) return;
     this.showPath();
     for (const each of changed) this.views.get(each)?.redraw();
+    if (!this.answers.running) this.describe();
   }
 
   store(conversation = this.conversation) {
-    if (conversation.nodes.root.children.length === 0) return;
-    if (!save(conversation)) {
+    if (isEmpty(conversation)) return;
+    const stored = save(conversation);
+    if (this.closed) return;
+    if (!stored) {
       notify("The browser's storage is full or disabled, so this conversation is not stored. Export it, or delete others.");
+    } else if (conversation === this.conversation) {
+      replaceAddress({ model: this.card.id, conversation: conversation.id });
     }
     this.list.show();
+    this.showTitle();
   }
 
   // -- messages ----------------------------------------------------------------------------------------
@@ -165,6 +206,11 @@ export class ConversationView {
   // Bring the articles in line with the shown messages; those that stay are not touched.
   showPath() {
     const path = shownPath(this.conversation);
+    if (path.length === 0) {
+      const shown = this.problem ? missing(this.problem) : hint(this.card, this.format, (text) => this.attempt(text));
+      return this.log.replaceChildren(shown);
+    }
+    this.log.querySelector(":scope > section")?.remove();
     path.forEach((node, at) => {
       const { article } = this.articleOf(node);
       this.views.get(node.id).refresh();
@@ -191,7 +237,7 @@ export class ConversationView {
       const shown = shownPath(this.conversation).find((each) => each.parent === node.parent);
       this.articleOf(shown).focusTool(step < 0 ? "‹" : "›");
       this.store();
-      this.count();
+      this.describe();
     };
     return {
       previous: (node) => show(node, -1),
@@ -202,6 +248,11 @@ export class ConversationView {
       }),
       retry: (node) => this.answers.answer(this.conversation.nodes[node.parent]),
       proceed: (node) => this.answers.proceed(node),
+      repeat: (node) => this.answers.repeat(node),
+      copySettings: (node) => {
+        this.sampling.fill(fieldsOf(node.made));
+        this.status.say("Copied into the settings");
+      },
       copy: async (node) => {
         try {
           await navigator.clipboard.writeText(node.content);
@@ -239,6 +290,13 @@ export class ConversationView {
 
   // -- the box to write in -----------------------------------------------------------------------------
 
+  // Put a text into the box, to be sent or changed.
+  attempt(text) {
+    this.composer.draft.value = text;
+    this.composer.draft.dispatchEvent(new Event("input"));
+    this.composer.draft.focus();
+  }
+
   submit() {
     const text = this.composer.draft.value;
     if (this.answers.running || !this.format.accepts(text) || this.readSettings() === null) return;
@@ -267,14 +325,34 @@ export class ConversationView {
     this.counting = setTimeout(() => this.count(), COUNT_AFTER);
   }
 
-  // Count the tokens of the conversation with the draft.
+  // Say in the line below the box what the versions in view are: the outcome and the speed of the last answer,
+  // and the tokens of its context, which are counted if `total` is null.
+  describe(total = null) {
+    if (this.closed) return;
+    const last = shownPath(this.conversation).at(-1);
+    this.status.say(last?.role === "assistant" ? ended(last, versionOf(this.conversation, last)) : "");
+    if (total === null) this.count();
+    else this.status.fill(total, this.card.context);
+  }
+
+  isShown(node) {
+    return shownPath(this.conversation).includes(node);
+  }
+
+  // Count the tokens in view: those of the last answer and of what it read, or of the next request if there is a
+  // draft.
   async count() {
-    const asked = this.format.count(shownPath(this.conversation), this.conversation, this.composer.draft.value);
+    const { format, conversation, card } = this;
+    const draft = this.composer.draft.value;
+    const path = shownPath(conversation);
+    const last = path.at(-1);
     const turn = (this.turn = (this.turn ?? 0) + 1);
-    if (!asked) return;
+    if (!draft && !last) return this.status.fill(0, card.context);
+    const written = draft || last.role === "user" ? 0 : last.tokens.length;
+    const asked = draft ? format.next(path, conversation, draft) : format.prompt(last.role === "user" ? path : path.slice(0, -1), conversation);
     try {
-      const { count } = await postJson("tokenize", { model: this.card.id, ...asked });
-      if (turn === this.turn && !this.answers.running) this.status.fill(count, this.card.context);
+      const { count } = await postJson("tokenize", { model: card.id, ...asked });
+      if (turn === this.turn && !this.answers.running) this.status.fill(count + written, card.context);
     } catch {
       // the meter keeps its last value; a request that matters reports the error
     }

@@ -21,8 +21,10 @@ const FORMAT = {
   request: (path, conversation) => ({ messages: messages(path, conversation) }),
   // the fields of /inspect for that prompt
   prompt: (path, conversation) => ({ messages: messages(path, conversation) }),
+  does: "It answers messages.",
+  examples: ["What is the opposite of small?", "Rewrite the sentence in the past tense: I go to school.", "Name three animals."],
   // the fields of /tokenize for the next request, with the draft as its last message
-  count: (path, conversation, draft) => {
+  next: (path, conversation, draft) => {
     const asked = path.at(-1)?.role === "user" ? path.slice(0, -1) : path;
     return { messages: [...messages(asked, conversation), { role: "user", content: draft }] };
   },

@@ -14,7 +14,9 @@ const FORMAT = {
   accepts: (text) => text !== "",
   request: (path) => ({ prompt: path.at(-1).content }),
   prompt: (path) => ({ text: path.at(-1).content }),
-  count: (path, conversation, draft) => (draft ? { text: draft } : null),
+  does: "It continues the text that you begin. It does not answer questions, and each prompt stands alone.",
+  examples: ["The function returns", "Once upon a time", "It was a"],
+  next: (path, conversation, draft) => ({ text: draft }),
 };
 
 export function show(place, options) {
