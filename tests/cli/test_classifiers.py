@@ -53,6 +53,7 @@ def folder(tmp_path_factory):
     assert result.exit_code == 0
     assert "words; labels: bad 3, good 3" in result.stderr
     assert f"wordloom predict {folder / 'run'} FILE" in result.stderr.replace("\n", "")
+    assert f"wordloom serve {folder / 'run'}" in result.stderr.replace("\n", "")
     return folder
 
 

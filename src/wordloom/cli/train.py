@@ -41,10 +41,11 @@ def command(
     result = train(
         recipe, overrides or (), out=out, resume=resume, force=force, start_from=start_from, progress=progress
     )
+    folder = shlex.quote(str(result.folder))
     if result.stopped:
         progress.say(f"stopped at step {result.step:,} of {result.total_steps:,}; to continue:")
-        folder = shlex.quote(str(result.folder))
         progress.say(f"  wordloom train {folder} --resume")
     else:
         progress.say(f"done: {result.folder}")
         progress.say(f"  {next_command(result.folder)}")
+        progress.say(f"  wordloom serve {folder}   # in a browser")
