@@ -38,6 +38,11 @@ def violations(page: Any, axe: str) -> list[str]:
 )
 def test_a_conversation(driver: Driver, axe: str) -> None:
     page = driver.open(tokens=None).page
+    assert violations(page, axe) == []
+    for opener in page.locator(".drawer-button:visible").all():
+        opener.click()
+        assert violations(page, axe) == []
+        page.keyboard.press("Escape")
     driver.begin("how is the weather?")
     page.keyboard.press("Escape")
     driver.finished()
@@ -45,6 +50,7 @@ def test_a_conversation(driver: Driver, axe: str) -> None:
     page.wait_for_selector(TOKENS, state="attached")
     page.keyboard.press("Escape")
     driver.finished()
+    driver.press("Details: how this answer was made")
     page.locator(TOKENS).nth(1).click()
     page.wait_for_selector("#token-panel", state="visible")
     assert violations(page, axe) == []
@@ -56,6 +62,12 @@ def test_a_conversation(driver: Driver, axe: str) -> None:
     assert violations(page, axe) == []
     page.keyboard.press("Escape")
     driver.press("Edit this message")
+    assert violations(page, axe) == []
+    page.goto(f"{driver.address}#model=chat&conversation=none")
+    page.wait_for_selector("#log [role=alert]")
+    assert violations(page, axe) == []
+    page.goto(f"{driver.address}#model=none")
+    page.wait_for_selector("#view > [role=alert]")
     assert violations(page, axe) == []
 
 

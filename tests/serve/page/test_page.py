@@ -191,6 +191,10 @@ def test_conversations_are_stored(driver: Driver) -> None:
     )
     page.wait_for_selector(TOKENS, state="attached")
     assert driver.answer == answer
+    assert driver.focus == "draft"
+    page.get_by_role("link", name="the boats").click()
+    page.wait_for_selector('.message.user .text:has-text("the boats")')
+    assert driver.focus == "draft"
 
 
 def test_two_windows_keep_what_the_other_writes(driver: Driver) -> None:

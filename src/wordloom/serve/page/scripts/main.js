@@ -44,6 +44,7 @@ async function visit() {
   chooser.value = model;
   if (card?.id !== model) return load(model, { conversation, taken }, turn);
   shown.visit?.(conversation, taken);
+  shown.focus?.();
   cardButton.disabled = false;
   place.setAttribute("aria-busy", "false");
 }
@@ -65,11 +66,13 @@ async function load(model, { conversation, taken }, turn) {
     const show = await viewOf(found);
     if (turn !== latest) return; // another address was chosen in the meantime
     dismissNotice();
+    const isFirst = shown === NOTHING;
     clear();
     card = found;
     cardButton.disabled = false;
     document.title = `${model} · Wordloom`;
     shown = show(place, { card, conversation, taken, serves: (name) => names.includes(name) });
+    if (!isFirst) shown.focus?.();
   } catch (error) {
     if (turn !== latest) return;
     dismissNotice();

@@ -136,6 +136,11 @@ export class ConversationView {
       : "This browser has no conversation with this address. It was deleted, or it belongs to another browser.");
   }
 
+  // Put the focus into the box if the link that had it is gone.  A touch screen would show its keyboard.
+  focus() {
+    if (document.activeElement === document.body && !matchMedia("(pointer: coarse)").matches) this.composer.draft.focus();
+  }
+
   begin() {
     this.use(newConversation(this.card.id, this.format.kind));
     pushAddress({ model: this.card.id });
