@@ -73,7 +73,7 @@ export function madePanel(node, { repeat, copy }) {
     ["Model", node.model, ""],
     ...(made.system ? [["System message", made.system, ""]] : []),
     ...(kept ? [["Begins with", `the first ${kept === 1 ? "token" : `${kept} tokens`} of this answer`, "from another version"]] : []),
-    ...SETTINGS.filter(({ name }) => made.settings[name]).map((setting) => {
+    ...SETTINGS.filter((setting) => isShown(made, setting)).map((setting) => {
       const { value, from } = made.settings[setting.name];
       return [setting.label, shown(value, setting), SOURCES[from] ?? from];
     }),
@@ -86,6 +86,11 @@ export function madePanel(node, { repeat, copy }) {
       button("Repeat exactly", repeat, { title: "Write this answer again with these settings, as another version" }),
       button("Use these settings", copy, { title: "Copy them into the settings of the next answers" })),
   ];
+}
+
+// A setting that the page does not have is shown if it has an effect.
+function isShown({ settings }, { name, field, off }) {
+  return settings[name] && (field !== null || settings[name].value !== off);
 }
 
 function shown(value, { name, off }) {

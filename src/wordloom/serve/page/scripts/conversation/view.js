@@ -353,11 +353,14 @@ export class ConversationView {
     const last = path.at(-1);
     const turn = (this.turn = (this.turn ?? 0) + 1);
     if (!draft && !last) return this.status.fill(0, card.context);
-    const written = draft || last.role === "user" ? 0 : last.tokens.length;
-    const asked = draft ? format.next(path, conversation, draft) : format.prompt(last.role === "user" ? path : path.slice(0, -1), conversation);
+    const isAnswer = !draft && last.role === "assistant";
+    const asked = draft ? format.next(path, conversation, draft) : format.prompt(isAnswer ? path.slice(0, -1) : path, conversation);
+    const counted = async (fields) => (await postJson("tokenize", { model: card.id, ...fields })).count;
     try {
-      const { count } = await postJson("tokenize", { model: card.id, ...asked });
-      if (turn === this.turn && !this.answers.running) this.status.fill(count + written, card.context);
+      let count = await counted(asked);
+      // another model divides its answer into other tokens
+      if (isAnswer) count += last.model === card.id ? last.tokens.length : await counted({ text: last.content });
+      if (turn === this.turn && !this.answers.running) this.status.fill(count, card.context);
     } catch {
       // the meter keeps its last value; a request that matters reports the error
     }
