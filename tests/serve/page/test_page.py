@@ -410,9 +410,16 @@ def test_drawers(driver: Driver) -> None:
             close()
             page.wait_for_selector(".drawer.open", state="detached")
             assert page.evaluate(focused) == label
+    driver.begin("the sea")
+    driver.press("Stop")
+    driver.choose("base")
+    page.get_by_role("button", name="Conversations", exact=True).tap()
+    page.get_by_role("link", name="the sea").tap()
+    page.wait_for_selector('.message.user .text:has-text("the sea")')
+    page.click("#theme-button")  # nothing is left in front of the page
     page.get_by_role("button", name="Settings", exact=True).tap()
     page.set_viewport_size({"width": 1280, "height": 800})
-    page.click("#draft")  # nothing is left in front of the page
+    page.click("#draft")
 
 
 @pytest.mark.window(color_scheme="dark")

@@ -10,6 +10,7 @@ export function openCard(card) {
     ["Weights", `${(card.bytes / 1e6).toLocaleString("en", { maximumFractionDigits: 1 })} MB`],
     ["Context", card.context && `${card.context.toLocaleString("en")} tokens`],
     ["Tokenizer", card.tokenizer && `${card.tokenizer.kind}, ${card.tokenizer.vocab_size.toLocaleString("en")} tokens`],
+    ["Reads", card.texts && (card.texts === 1 ? "single texts" : "pairs of texts")],
     ["Chat template", card.chat ? "yes" : "no"],
     ["System message", card.system],
   ];

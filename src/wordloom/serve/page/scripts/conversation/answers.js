@@ -3,7 +3,7 @@
 import { postJson, postStream } from "../api.js";
 import { announce, dismissNotice, notify } from "../dom.js";
 import { openInspection } from "./inspection.js";
-import { fieldsOf, madeOf, reported } from "./made.js";
+import { fieldsOf, madeOf, reported, systemOf } from "./made.js";
 import { Speed } from "./meter.js";
 import { textOf } from "./tokens.js";
 import { addNode, pathTo } from "./tree.js";
@@ -209,7 +209,7 @@ export class Answers {
   async inspect(node, index) {
     if (!this.isOfThisModel(node)) return;
     const { conversation } = this.view;
-    const prompt = this.format.prompt(pathTo(conversation, this.parentOf(node)), conversation);
+    const prompt = this.format.prompt(pathTo(conversation, this.parentOf(node)), systemOf(node, conversation));
     const before = node.tokens.slice(0, index).map((token) => token.id);
     try {
       const found = await postJson("inspect", { model: this.card.id, ...prompt, continue_ids: before });

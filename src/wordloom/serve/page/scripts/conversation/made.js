@@ -41,6 +41,11 @@ function withSource(made, drawn) {
   return made;
 }
 
+// Return the system message that an answer had; that of its conversation may have changed since.
+export function systemOf(node, conversation) {
+  return { system: node.made?.system ?? conversation.system };
+}
+
 // Return the fields of a request with the same settings.
 export function fieldsOf(made) {
   const fields = {};

@@ -8,7 +8,7 @@ import { Answers } from "./answers.js";
 import { closeDrawers } from "./drawers.js";
 import { hint, missing } from "./hint.js";
 import { ConversationList } from "./list.js";
-import { fieldsOf } from "./made.js";
+import { fieldsOf, systemOf } from "./made.js";
 import { MessageView } from "./messages.js";
 import { ended, statusLine } from "./meter.js";
 import { composer, settingsPanel, tokenBar } from "./parts.js";
@@ -111,6 +111,7 @@ export class ConversationView {
 
   close() {
     this.closed = true; // an answer that is being written still ends, and is stored
+    closeDrawers();
     this.answers.stop();
     this.listeners.abort();
     this.observer.disconnect();
@@ -354,7 +355,7 @@ export class ConversationView {
     const turn = (this.turn = (this.turn ?? 0) + 1);
     if (!draft && !last) return this.status.fill(0, card.context);
     const isAnswer = !draft && last.role === "assistant";
-    const asked = draft ? format.next(path, conversation, draft) : format.prompt(isAnswer ? path.slice(0, -1) : path, conversation);
+    const asked = draft ? format.next(path, conversation, draft) : isAnswer ? format.prompt(path.slice(0, -1), systemOf(last, conversation)) : format.prompt(path, conversation);
     const counted = async (fields) => (await postJson("tokenize", { model: card.id, ...fields })).count;
     try {
       let count = await counted(asked);
