@@ -20,6 +20,7 @@ from wordloom.generate import exact_rows as exact_rows_module
 from wordloom.models import LlamaConfig, build
 from wordloom.serve.engine import Engine, Failure, QueueFullError, Request, Stream, Token
 from wordloom.serve.engine import engine as engine_module
+from wordloom.serve.engine import slots as slots_module
 from wordloom.text import Tokenizer
 
 CAUSAL = [name for name in FAMILIES if name not in ("seq2seq", "transformer", "bert_generation")]
@@ -103,8 +104,8 @@ def test_a_request_gets_the_tokens_that_it_gets_alone(
 ) -> None:
     """With others that join, are cancelled, rest, share a beginning, or push texts out of the cache."""
     monkeypatch.setattr(exact_rows_module, "PIECE", 4)
-    monkeypatch.setattr(engine_module, "PIECE", 4)
-    monkeypatch.setattr(engine_module, "EVERY", 2)
+    monkeypatch.setattr(slots_module, "PIECE", 4)
+    monkeypatch.setattr(slots_module, "EVERY", 2)
     hits = 0
 
     @settings(max_examples=8, deadline=None)

@@ -21,6 +21,7 @@ from tests.serve.tiny import save_tiny
 from wordloom.cli.serve import _keys as keys_of
 from wordloom.errors import WordloomError
 from wordloom.serve import connections
+from wordloom.serve.engine import Engine
 from wordloom.serve.limits import Limits
 from wordloom.serve.metrics import Metrics
 from wordloom.serve.models import Models, Source, check_sources, load_served
@@ -211,3 +212,48 @@ def test_long_texts_are_read_beside_others(server: Any) -> None:
     answer = server.post("/v1/completions", {"model": "chat", "prompt": text})
     assert answer.status_code == 400
     assert f"{count:,} tokens" in answer.json()["error"]["message"]
+
+
+def test_a_request_that_comes_while_the_server_ends_is_no_flood(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt may be tokenized when the drain begins."""
+    with running({"chat": folder}) as server:
+        server.engine("chat").stop()
+        assert server.post("/v1/completions", {"model": "chat", "prompt": "a"}).status_code == 503
+        monkeypatch.setattr(Engine, "is_ending", False)
+        monkeypatch.setattr(Engine, "alive", True)
+        answer = server.post("/v1/completions", {"model": "chat", "prompt": "a"})
+        assert (answer.status_code, answer.json()["error"]["message"]) == (503, "the server stops")
+
+
+def test_what_can_never_be_answered_is_no_flood(folder: Path) -> None:
+    with running({"chat": folder}, Limits(slots=1, queue=1)) as server:
+        body = {"model": "chat", "prompt": ["a"] * 3, "max_tokens": 1}
+        answer = server.post("/v1/completions", body)
+        assert answer.status_code == 400
+        assert "3 prompts are asked for at once; the server has 1 slots" in answer.json()["error"]["message"]
+        assert server.post("/v1/completions", {**body, "prompt": ["a"] * 2}).status_code == 200
+
+
+def test_paths_methods_and_names_that_do_not_exist(folder: Path) -> None:
+    with running({"chat": folder}) as server:
+        answers = {}
+        for method, path in (
+            ("GET", "/v1/completions"), ("POST", "/health"), ("PUT", "/tokenize"), ("POST", "/"),
+            ("GET", "/absent"), ("DELETE", "/" + "x" * 5000),
+        ):  # fmt: skip
+            answer = httpx.request(method, server.url + path)
+            answers[method, path[:10]] = answer.status_code, answer.headers.get("allow")
+            assert path[:10] in answer.json()["error"]["message"]
+            assert len(answer.content) < 500
+        assert list(answers.values()) == [
+            (405, "POST"), (405, "GET"), (405, "POST"), (404, None), (404, None), (404, None),
+        ]  # fmt: skip
+        long = "m" * 5000
+        for body in ({"model": long, "prompt": "a"}, {"model": "chat", "prompt": "a", long: 1}):
+            assert len(server.post("/v1/completions", body).content) < 600
+        error = server.post("/v1/completions", {"model": "chat", "prompt": "a", "stop": ["a", ""]}).json()[
+            "error"
+        ]
+        assert error["message"] == "'stop.1': string should have at least 1 character"

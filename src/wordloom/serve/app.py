@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from importlib import resources
@@ -13,7 +13,9 @@ from pathlib import Path
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import Scope
 
 from wordloom import __version__
@@ -67,9 +69,21 @@ _PAGE_HEADERS = {
 
 
 class _PageFiles(StaticFiles):
-    """The files of the page, with headers that keep out scripts and styles of other origins."""
+    """The files of the page, with headers that keep out scripts and styles of other origins.
+
+    It gets every request that no endpoint takes.  ``methods`` are those of the endpoints by their path.
+    """
+
+    def __init__(self, directory: Path, methods: Mapping[str, str]) -> None:
+        super().__init__(directory=directory, html=True)
+        self.methods = methods
 
     async def get_response(self, path: str, scope: Scope) -> Response:
+        methods = self.methods.get(f"/{path}")
+        if methods is not None:
+            raise HTTPException(405, headers={"Allow": methods})
+        if scope["method"] not in ("GET", "HEAD"):
+            raise HTTPException(404)
         response = await super().get_response(path, scope)
         response.headers.update(_PAGE_HEADERS)
         return response
@@ -107,7 +121,9 @@ def create_app(
         app.include_router(router)
     page = Path(str(resources.files("wordloom.serve") / "page"))
     open_paths = ["/", *(f"/{path.relative_to(page)}" for path in page.rglob("*") if path.is_file())]
-    app.mount("/", _PageFiles(directory=page, html=True), name="page")
+    endpoints = [route for router in _ROUTERS for route in router.routes if isinstance(route, Route)]
+    methods = {route.path: ", ".join(sorted(route.methods or ())) for route in endpoints}
+    app.mount("/", _PageFiles(page, methods), name="page")
     app.add_middleware(Gate, limits=limits, open_paths=open_paths)
     if origins:
         app.add_middleware(

@@ -25,6 +25,8 @@ _TYPES = {
     504: "timeout_error",
 }
 
+_MOST_SHOWN = 100
+
 _FORMS = ("str", "int", "float", "bool", "none")
 
 
@@ -65,6 +67,11 @@ class ApiError(Exception):
         return JSONResponse(self.body(), self.status, headers)
 
 
+def shown(name: str) -> str:
+    """Return ``name`` in quotation marks, cut if it is long."""
+    return repr(name if len(name) <= _MOST_SHOWN else name[:_MOST_SHOWN] + "…")
+
+
 def add_handlers(app: FastAPI) -> None:
     """Let ``app`` answer every error in this shape."""
 
@@ -79,9 +86,15 @@ def add_handlers(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         return _explained(error.errors()).response()
 
-    async def http(_: Request, error: Exception) -> JSONResponse:
+    async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        answer = ApiError(error.status_code, str(error.detail)).response()
+        message = str(error.detail)
+        if error.status_code == 404:
+            message = f"there is no path {shown(request.url.path)}; see 'Serve a model' in the documentation"
+        elif error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "")
+            message = f"{request.url.path} is not for {request.method}" + (allowed and f"; use {allowed}")
+        answer = ApiError(error.status_code, message).response()
         answer.headers.update(error.headers or {})
         return answer
 
@@ -107,7 +120,7 @@ def _explained(errors: Sequence[Mapping[str, Any]]) -> ApiError:
 
     field = errors[0]["loc"][:2]
     first = max((one for one in errors if one["loc"][:2] == field), key=closeness)
-    name = ".".join(_path(first))
+    name = shown(".".join(_path(first)))[1:-1]
     if first["type"] == "json_invalid":
         return ApiError(
             400, f"the body is not JSON: {first.get('ctx', {}).get('error', 'it cannot be read')}"

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from wordloom.serve.errors import ApiError
+from wordloom.serve.errors import ApiError, shown
 
 AFTER_DRAIN = 5.0  # seconds in which the requests that were ended at the end of the drain get their errors
 _OPEN = ("/health",)  # answered without a key, as the files of the page are
@@ -78,7 +78,9 @@ class Gate:
         limits = self.limits
         host = _host(headers.get(b"host", b"").decode("latin-1"))
         if limits.hosts and host not in limits.hosts:
-            raise ApiError(400, f"unknown host {host!r}; name it with --allowed-host", code="unknown_host")
+            raise ApiError(
+                400, f"unknown host {shown(host)}; name it with --allowed-host", code="unknown_host"
+            )
         if limits.keys and scope["path"] not in self.open and scope["method"] != "OPTIONS":
             given = headers.get(b"authorization", b"")
             scheme, _, key = given.partition(b" ")

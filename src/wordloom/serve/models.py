@@ -19,7 +19,7 @@ from wordloom.run.checkpoint.kinds import Kind, kind_of
 from wordloom.run.checkpoint.loaders import Checkpoint, read_checkpoint, with_adapter
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.serve.engine import Engine
-from wordloom.serve.errors import ApiError
+from wordloom.serve.errors import ApiError, shown
 from wordloom.serve.limits import Limits
 from wordloom.serve.metrics import Metrics
 from wordloom.serve.worker import Worker
@@ -178,7 +178,10 @@ class Models:
         if base not in self.sources:
             known = ", ".join(self.names)
             raise ApiError(
-                404, f"there is no model {name!r}; there are {known}", param="model", code="model_not_found"
+                404,
+                f"there is no model {shown(name)}; there are {known}",
+                param="model",
+                code="model_not_found",
             )
         return base, name if name in self.adapters else None
 

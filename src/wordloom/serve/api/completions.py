@@ -92,6 +92,15 @@ async def completions(body: Completion, http: HttpRequest) -> Any:
         if len(prompts) * n > http.app.state.models.limits.choices:
             most = http.app.state.models.limits.choices
             raise ApiError(400, f"prompts times 'n' are at most {most}, not {len(prompts) * n}", param="n")
+        engine = served.engine
+        assert engine is not None
+        if len(prompts) > engine.n_slots + engine.queue:
+            raise ApiError(
+                400,
+                f"{len(prompts)} prompts are asked for at once; the server has {engine.n_slots} slots "
+                f"and lets {engine.queue} requests wait",
+                param="prompt",
+            )
         head = {
             "id": f"cmpl-{secrets.token_hex(12)}", "object": "text_completion", "created": int(time.time()),
             "model": body.model,

@@ -26,7 +26,7 @@ class Body(BaseModel):
         return given
 
 
-def _without_nul_surrogates(text: str) -> str:
+def _without_surrogates(text: str) -> str:
     """Refuse text that has no UTF-8, such as half of a surrogate pair."""
     try:
         text.encode()
@@ -35,13 +35,11 @@ def _without_nul_surrogates(text: str) -> str:
     return text
 
 
-Text = Annotated[str, AfterValidator(_without_nul_surrogates)]
-Stop = Annotated[Text, Field(min_length=1, max_length=1000)]
-Passage = Annotated[
-    str, Field(min_length=1, max_length=MOST_CHARACTERS), AfterValidator(_without_nul_surrogates)
-]
-MaybeEmptyPassage = Annotated[str, Field(max_length=MOST_CHARACTERS), AfterValidator(_without_nul_surrogates)]
-Word = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_without_nul_surrogates)]
+Text = Annotated[str, AfterValidator(_without_surrogates)]
+Stop = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_without_surrogates)]
+Passage = Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS), AfterValidator(_without_surrogates)]
+MaybeEmptyPassage = Annotated[str, Field(max_length=MOST_CHARACTERS), AfterValidator(_without_surrogates)]
+Word = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_without_surrogates)]
 Ids = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1, fail_fast=True)]
 
 

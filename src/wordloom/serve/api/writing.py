@@ -17,7 +17,7 @@ from wordloom.errors import GenerationError
 from wordloom.generate.settings import Settings, settings
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.serve.api.fields import SamplingFields
-from wordloom.serve.engine import Failure, QueueFullError, Request, Stream, Token
+from wordloom.serve.engine import Failure, QueueFullError, Request, StoppingError, Stream, Token
 from wordloom.serve.errors import ApiError
 from wordloom.serve.limits import AFTER_DRAIN
 from wordloom.serve.models import Models, Served
@@ -202,6 +202,8 @@ def write(
         stream = engine.submit(request, deliver)
     except QueueFullError as error:
         raise ApiError(429, str(error), code="queue_full") from None
+    except StoppingError as error:
+        raise ApiError(503, str(error)) from None
     except GenerationError as error:
         raise ApiError(400, str(error)) from None
     chosen = chosen._replace(sampling=sampling)

@@ -12,27 +12,23 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from wordloom.errors import GenerationError, WordloomError
-from wordloom.generate.exact_rows import PIECE, ExactRows, Slot, adapted_rows, next_piece
 from wordloom.generate.sampling import Sampling, row_generator
 from wordloom.generate.text import StopWatch
 from wordloom.kernels.threads import one_thread
 from wordloom.serve.engine.drawing import Drawn, alike, drawn_tokens
-from wordloom.serve.engine.prefixes import PrefixCache
 from wordloom.serve.engine.request import Event, Failure, FinishReason, Request, Stream, Token
+from wordloom.serve.engine.slots import Row, Slots
 from wordloom.serve.metrics import Metrics
 from wordloom.text import Tokenizer
 
 log = logging.getLogger(__name__)
 
-EVERY = 16  # tokens between the places where the beginning of a text can be taken from the prefix cache
 LATELY = 10.0  # seconds
 READING_SECONDS = 0.03  # prompts are read for so long between two steps
 RESTING_SECONDS = 0.1  # deadlines are looked at so often while no row can go on
@@ -42,26 +38,8 @@ class QueueFullError(WordloomError):
     """More requests wait than the engine takes."""
 
 
-@dataclass(eq=False)
-class _Row:
-    """A choice of a request, in a slot."""
-
-    stream: Stream
-    choice: int
-    rows: ExactRows
-    slot: Slot
-    ids: list[int]
-    limit: int
-    draws: np.random.Generator
-    watch: StopWatch
-    alike: tuple[Any, ...]  # rows with equal values are drawn together
-    n_prompt: int
-    held: bool = False  # waits for the first choice to read the prompt
-    last: float = 0.0  # when its last token was drawn
-
-    @property
-    def reads(self) -> bool:
-        return self.slot.length < self.n_prompt
+class StoppingError(WordloomError):
+    """The engine takes no further request."""
 
 
 class Engine:
@@ -91,17 +69,11 @@ class Engine:
         metrics: Metrics | None = None,
         name: str = "",
     ) -> None:
-        self.rows = adapted_rows(model, adapters or {}, room, fast=fast)
+        self.slots = Slots(model, adapters or {}, room, most=slots, prefix_bytes=prefix_bytes, fast=fast)
         self.room, self.n_slots, self.queue = room, slots, queue
-        self.prefixes = {
-            name: PrefixCache(prefix_bytes // len(self.rows), EVERY if rows.anywhere else PIECE)
-            for name, (rows, _) in self.rows.items()
-        }
         self.metrics, self.name = metrics or Metrics(), name
         self.error: BaseException | None = None
-        self._free: dict[ExactRows, list[Slot]] = {rows: [] for rows, _ in self.rows.values()}
-        self._made = 0
-        self._live: list[_Row] = []
+        self._live: list[Row] = []
         self._waiting: deque[Stream] = deque()
         self._changed = threading.Condition()
         self._stopping = self._draining = False
@@ -118,7 +90,7 @@ class Engine:
         """
         metrics, self.metrics = self.metrics, Metrics()  # which do not count this
         events: list[Event] = []
-        for adapter in self.rows:
+        for adapter in self.slots.of_adapter:
             sampling = Sampling(max_new_tokens=min(2, self.room - 1), top_k=2, seed=0)
             request = Request(prompt=[0], sampling=sampling, tokenizer=tokenizer, adapter=adapter)
             self.submit(request, events.extend)
@@ -172,13 +144,12 @@ class Engine:
     def is_full(self) -> bool:
         """Whether a further request would be refused: too many wait beside those that get a free slot."""
         free = max(0, self.n_slots - len(self._live))
-        return len(self._waiting) - free >= self.queue or self._draining
+        return len(self._waiting) - free >= self.queue
 
     @property
     def cache_bytes(self) -> int:
         """The bytes of all slots and kept beginnings."""
-        slots = self._made * max(rows.slot_bytes for rows, _ in self.rows.values())
-        return slots + sum(cache.n_bytes for cache in self.prefixes.values())
+        return self.slots.n_bytes
 
     @property
     def tokens_per_second(self) -> float:
@@ -192,11 +163,14 @@ class Engine:
         The last event has a finish reason for the last choice, or is a failure.  A stream that is cancelled
         gets no further event.
 
-        Raises GenerationError for a request that cannot be answered, QueueFullError where too many wait.
+        Raises GenerationError for a request that cannot be answered, QueueFullError where too many wait, and
+        StoppingError where the engine stops.
         """
         self._check(request)
         stream = Stream(request, deliver, wake=self._wake, created=time.perf_counter())
         with self._changed:
+            if self._draining:
+                raise StoppingError("the server stops")
             if self.is_full:
                 self.metrics.rejected.labels(self.name).inc()
                 raise QueueFullError(f"{len(self._waiting)} requests wait already; ask again later")
@@ -206,8 +180,7 @@ class Engine:
 
     def forget(self) -> None:
         """Forget the beginnings of texts that were read; no request may run."""
-        for cache in self.prefixes.values():
-            cache.clear()
+        self.slots.forget()
 
     def _check(self, request: Request) -> None:
         n, wanted = len(request.prompt), request.sampling.max_new_tokens
@@ -224,7 +197,7 @@ class Engine:
             raise GenerationError(
                 f"{request.sampling.samples} choices are asked for, and the server has {self.n_slots} slots"
             )
-        if request.adapter not in self.rows:
+        if request.adapter not in self.slots.of_adapter:
             raise GenerationError(f"there is no adapter {request.adapter!r}")
 
     def _wake(self) -> None:
@@ -280,13 +253,15 @@ class Engine:
         self._admit()
         events: dict[Stream, list[Event]] = {}
         writing = [row for row in self._live if not row.held and not row.reads and not row.stream.resting]
-        reached: list[tuple[_Row, Tensor]] = []
-        for rows in self._free:
+        reached: list[tuple[Row, Tensor]] = []
+        for rows in self.slots.kinds:
             group = [row for row in writing if row.rows is rows]
             if group:
                 logits = rows.step([row.slot for row in group], [row.ids[-1] for row in group])
                 reached += zip(group, logits, strict=True)
-        reached += self._read(until=time.perf_counter() + READING_SECONDS)
+        read, n_read = self.slots.read(self._live, until=time.perf_counter() + READING_SECONDS)
+        self.metrics.read.labels(self.name).inc(n_read)
+        reached += read
         if reached:
             self._draw(reached, events)
             now = time.monotonic()
@@ -323,24 +298,9 @@ class Engine:
             with self._changed:
                 self._waiting = deque(stream for stream in self._waiting if not stream.cancelled)
 
-    def _release(self, row: _Row) -> None:
+    def _release(self, row: Row) -> None:
         self._live.remove(row)
-        self._free[row.rows].append(row.slot)
-
-    def _slot(self, rows: ExactRows, adapter: int) -> Slot:
-        """Return an empty slot for the adapter of this number."""
-        free = self._free[rows]
-        if free:
-            slot = free.pop()
-            rows.clear(slot)
-        else:
-            if self._made >= self.n_slots:  # a slot of other rows makes room
-                next(slots for slots in self._free.values() if slots).pop()
-                self._made -= 1
-            self._made += 1
-            slot = rows.new_slot()
-        slot.adapter = adapter
-        return slot
+        self.slots.give_back(row)
 
     def _admit(self) -> None:
         """Give slots to the requests that wait longest."""
@@ -351,13 +311,13 @@ class Engine:
             seed, prompt = sampling.seed, list(request.prompt)
             assert seed is not None
             wanted = self.room if sampling.max_new_tokens is None else sampling.max_new_tokens
-            rows, number = self.rows[request.adapter]
             for choice in range(sampling.samples):
-                row = _Row(
+                rows, slot = self.slots.take(request.adapter)
+                row = Row(
                     stream=stream,
                     choice=choice,
                     rows=rows,
-                    slot=self._slot(rows, number),
+                    slot=slot,
                     ids=list(prompt),
                     limit=min(self.room, len(prompt) + wanted),
                     draws=row_generator(seed, choice),
@@ -370,69 +330,12 @@ class Engine:
                 )
                 self._live.append(row)
                 if choice == 0:
-                    self._restore(row)
+                    stream.n_cached = self.slots.restore(row)
+                    self.metrics.cached.labels(self.name).inc(stream.n_cached)
 
-    def _restore(self, row: _Row) -> None:
-        """Take what is known of the prompt from the prefix cache; its last token is always read."""
-        found = self.prefixes[row.stream.request.adapter].find(row.ids, row.n_prompt - 1)
-        if found is not None:
-            row.rows.restore(row.slot, *found)
-            row.stream.n_cached = found[1]
-            self.metrics.cached.labels(self.name).inc(found[1])
-
-    def _read(self, *, until: float) -> list[tuple[_Row, Tensor]]:
-        """Read pieces of prompts, the oldest request first; return the rows that can write, with logits."""
-        reached: list[tuple[_Row, Tensor]] = []
-        while group := self._next_readers():
-            pieces = [next_piece(row.slot.length, row.n_prompt) for row in group]
-            n = min(pieces)
-            ids = [row.ids[row.slot.length : row.slot.length + n] for row in group]
-            logits = group[0].rows.read_together([row.slot for row in group], ids)
-            self.metrics.read.labels(self.name).inc(n * len(group))
-            for row, each in zip(group, logits, strict=True):
-                if self._saves_at(row):
-                    kept = self.prefixes[row.stream.request.adapter]
-                    kept.add(row.ids, row.rows.save(row.slot))
-                if not row.reads:
-                    reached.append((row, each))
-                    reached += ((other, each) for other in self._copies(row))
-            if time.perf_counter() >= until:
-                break
-        return reached
-
-    def _next_readers(self) -> list[_Row]:
-        """Return the rows whose prompts are to be read next: the oldest, with those read together with it."""
-        readers = [row for row in self._live if row.reads and not row.held]
-        if not readers:
-            return []
-        first = readers[0].rows
-        return [row for row in readers if row.rows is first] if first.together else readers[:1]
-
-    def _saves_at(self, row: _Row) -> bool:
-        """Whether a beginning of the prompt is to be kept here: where a later text can go on from it.
-
-        A text that truncates is kept when its answer has ended, if it can be read in any pieces.
-        """
-        rows = row.rows
-        if (rows.anywhere and rows.truncates) or not self.prefixes[row.stream.request.adapter].most_bytes:
-            return False
-        left = row.n_prompt - row.slot.length
-        is_last = left < PIECE
-        return row.slot.length % PIECE == 0 and (is_last or not rows.truncates)
-
-    def _copies(self, row: _Row) -> list[_Row]:
-        """Copy the prompt that ``row`` has read into the slots of the other choices, and return these."""
-        others = [other for other in self._live if other.stream is row.stream and other.held]
-        if others:
-            saved = row.rows.save(row.slot)
-            for other in others:
-                row.rows.restore(other.slot, saved, saved.length)
-                other.held = False
-        return others
-
-    def _draw(self, reached: Sequence[tuple[_Row, Tensor]], events: dict[Stream, list[Event]]) -> None:
+    def _draw(self, reached: Sequence[tuple[Row, Tensor]], events: dict[Stream, list[Event]]) -> None:
         """Draw the next token of each row, and end the rows that are complete."""
-        groups: dict[tuple[Any, ...], list[tuple[_Row, Tensor]]] = {}
+        groups: dict[tuple[Any, ...], list[tuple[Row, Tensor]]] = {}
         for row, logits in reached:
             groups.setdefault(row.alike, []).append((row, logits))
         with one_thread(), torch.inference_mode():
@@ -448,7 +351,7 @@ class Engine:
                         except GenerationError as error:
                             self._fail(row, _failure(each, error), events)
 
-    def _fail(self, row: _Row, failure: Failure, events: dict[Stream, list[Event]]) -> None:
+    def _fail(self, row: Row, failure: Failure, events: dict[Stream, list[Event]]) -> None:
         """End the request of ``row``."""
         stream = row.stream
         if not stream.cancelled:
@@ -457,7 +360,7 @@ class Engine:
         for each in [each for each in self._live if each.stream is stream]:
             self._release(each)
 
-    def _draw_alike(self, rows: list[_Row], logits: Tensor, events: dict[Stream, list[Event]]) -> None:
+    def _draw_alike(self, rows: list[Row], logits: Tensor, events: dict[Stream, list[Event]]) -> None:
         """Draw for rows of equal settings by logits [R, V]."""
         request = rows[0].stream.request
         texts, prompts = [row.ids for row in rows], [row.n_prompt for row in rows]
@@ -465,7 +368,7 @@ class Engine:
         for row, each in zip(rows, drawn, strict=True):
             self._append(row, each, events)
 
-    def _append(self, row: _Row, drawn: Drawn, events: dict[Stream, list[Event]]) -> None:
+    def _append(self, row: Row, drawn: Drawn, events: dict[Stream, list[Event]]) -> None:
         """Append a drawn token, and end the row where it is complete."""
         stream, request, now, token = row.stream, row.stream.request, time.perf_counter(), drawn.id
         if stream.first_token is None:
@@ -493,11 +396,9 @@ class Engine:
         made = Token(row.choice, token, text, drawn.logprob, reason, drawn.alternatives, ends)
         events.setdefault(stream, []).append(made)
 
-    def _complete(self, row: _Row) -> None:
+    def _complete(self, row: Row) -> None:
         """Release the slot of ``row``, and keep what it holds for a later turn."""
-        kept = self.prefixes[row.stream.request.adapter]
-        if row.rows.anywhere and kept.most_bytes:
-            kept.add(row.ids, row.rows.save(row.slot))
+        self.slots.keep(row)
         self._release(row)
 
 
