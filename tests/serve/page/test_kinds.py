@@ -19,7 +19,7 @@ class Kind(NamedTuple):
     request: dict[str, Any]
     answer: dict[str, Any]
     cells: list[str]
-    texts: int | None = None
+    card: dict[str, Any] = {}  # noqa: RUF012
 
 
 LABELS = {"labels": [{"label": "good", "probability": 0.75}, {"label": "bad", "probability": 0.25}]}
@@ -57,6 +57,26 @@ KINDS = {
             ]
         },
         ["sea", "50 %", "day", "the sea is fine", "the day is fine"],
+        {"mask_token": "[MASK]"},
+    ),
+    "masked bytes": Kind(
+        "an encoder",
+        {"text": "A <mask> and <mask>!"},
+        "Fill in",
+        "fill-mask",
+        {"text": "A <mask> and <mask>!", "top_k": 5},
+        {
+            "data": [
+                {
+                    "masks": [
+                        [{"token": "Ġcaf\u00c3\u00a9", "probability": 0.5}],
+                        [{"token": "\u00e2\u0122\u00a6", "probability": 0.25}],
+                    ]
+                }
+            ]
+        },
+        [" café", "A café and <mask>!", "…", "A <mask> and …!"],
+        {"mask_token": "<mask>", "tokenizer": {"kind": "bpe", "vocab_size": 300}},
     ),
     "classification": Kind(
         "a classifier",
@@ -66,7 +86,7 @@ KINDS = {
         {"texts": ["fine"]},
         {"data": [{"label": "good", "probability": 0.75, **LABELS, "truncated": True}]},
         ["good", "75 %", "bad"],
-        texts=1,
+        {"texts": 1},
     ),
     "pairs": Kind(
         "a model for regression",
@@ -76,7 +96,7 @@ KINDS = {
         {"pairs": [["fine", "good"]]},
         {"data": [{"score": 4.5, "truncated": False}]},
         [],
-        texts=2,
+        {"texts": 2},
     ),
     "token classification": Kind(
         "a model for token classification",
@@ -160,7 +180,7 @@ def show_kind(driver: Driver, name: str) -> dict[str, Any]:
     kind, page = KINDS[name], driver.page
     card = {
         "id": "chat", "kind": kind.description, "bytes": 1, "context": None, "metrics": {}, "chat": False,
-        "mask_token": "[MASK]" if name == "masked" else None, "texts": kind.texts,
+        "mask_token": None, "texts": None, **kind.card,
     }  # fmt: skip
     page.unroute_all()
     page.route("**/card", lambda route: route.fulfill(json=card))

@@ -36,12 +36,14 @@ export function go(address) {
 
 // Name what the page shows already, as a new step for Back.
 export function pushAddress(address) {
-  if (addressOf(address) !== location.hash) history.pushState(null, "", addressOf(address));
+  if (addressOf(address) === location.hash) return;
+  history.pushState(null, "", addressOf(address));
   rememberAddress();
 }
 
 // Name what the page shows already, in place of the last address.
 export function replaceAddress(address) {
-  if (addressOf(address) !== location.hash) history.replaceState(null, "", addressOf(address));
+  if (addressOf(address) === location.hash) return;
+  history.replaceState(null, "", addressOf(address));
   rememberAddress();
 }

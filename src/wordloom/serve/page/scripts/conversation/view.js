@@ -216,7 +216,7 @@ export class ConversationView {
       const shown = this.problem ? missing(this.problem) : hint(this.card, this.format, (text) => this.attempt(text));
       return this.log.replaceChildren(shown);
     }
-    this.log.querySelector(":scope > section")?.remove();
+    if (this.log.firstElementChild?.matches("section")) this.log.firstElementChild.remove();
     path.forEach((node, at) => {
       const { article } = this.articleOf(node);
       this.views.get(node.id).refresh();
