@@ -101,7 +101,10 @@ class Driver:
 
     def press(self, name: str) -> None:
         """Press the last button with this name."""
-        self.page.get_by_role("button", name=name, exact=True).last.click()
+        button = self.page.get_by_role("button", name=name, exact=True).last
+        if button.locator("xpath=ancestor::*[@id='token-panel']").count() == 0:
+            self.page.mouse.move(0, 0)  # the pointer may rest on a token, whose panel could cover the button
+        button.click()
 
     def versions(self) -> list[str]:
         """The numbers of the shown versions, such as 2/3."""
