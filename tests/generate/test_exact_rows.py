@@ -205,5 +205,10 @@ def test_long_texts_have_the_same_bits_in_any_pieces(dtype: str) -> None:
         assert torch.equal(read_all(rows, begun, ids[:cut]), one_by_one[cut - 1]), (seed, attention)
         rows.restore(other, rows.save(begun), cut)
         assert torch.equal(read_all(rows, other, ids), one_by_one[-1]), (seed, attention)
-        whole = model.lm_head(model.hidden(torch.tensor([ids])))[0, -1].float()
-        assert (whole - one_by_one[-1]).norm() <= 0.05 * whole.norm(), (seed, attention)
+        # modules in bfloat16 round more often than programs
+        by_modules, exact = (
+            each.lm_head(each.hidden(torch.tensor([ids])))[0, -1].float()
+            for each in (model, copy.deepcopy(model).float())
+        )
+        most = max(0.05 * exact.norm(), (by_modules - exact).norm())
+        assert (one_by_one[-1] - exact).norm() <= most, (seed, attention)

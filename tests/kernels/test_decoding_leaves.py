@@ -15,8 +15,7 @@ from tests.kernels.cases import size
 
 from wordloom.generate.fast.causal import kinds_of_layers
 from wordloom.kernels.bfloat16_products import has_bfloat16_products, shortened_bytes
-from wordloom.kernels.decoding import leaves
-from wordloom.kernels.integer_products import narrowed_bytes
+from wordloom.kernels.decoding import integers, leaves
 from wordloom.kernels.registers import LANES
 from wordloom.nn.attention import Pattern
 from wordloom.nn.quantized import dequantize, narrowed, quantize
@@ -109,7 +108,7 @@ def project_bfloat16(draw: Draw) -> None:
 
 
 def project_integers(draw: Draw) -> None:
-    R, K, N, threads = draw.size(19), draw.size(600), draw.size(130), draw.size(5)
+    R, K, N, threads = draw.size(29), draw.size(600), draw.size(130), draw.size(5)
     x, out, add = draw.array(R, K), draw.array(R, N), draw.rng.random() < 0.5
     x *= 10.0 ** draw.numbers.integers(-3, 3, size=K)
     packed = quantize(torch.from_numpy(draw.array(N, K)))
@@ -118,8 +117,8 @@ def project_integers(draw: Draw) -> None:
     more = (bias if len(bias) else 0.0) + (out if add else 0.0)
     expected = (near @ wide.T).numpy() + more
     for thread in range(threads):
-        room = np.full(R * narrowed_bytes(K), 255, np.uint8)
-        leaves.project_integers(out, x, packed.data_ptr(), bias, add, room, thread, threads)
+        room = np.full(integers.integers_room(R, K), 255, np.uint8)
+        integers.project_integers(out, x, packed.data_ptr(), bias, add, room, thread, threads)
     # a number between two steps of 16 bits may be rounded to either
     step = (near.abs().amax() / 32767 * wide.abs().amax()).item()
     np.testing.assert_array_less(
@@ -268,9 +267,11 @@ def test_shares_of_threads_cover_every_row_once():
 
 
 def test_every_layer_has_a_case():
-    functions = {name: getattr(value, "py_func", None) for name, value in vars(leaves).items()}
     defined = {
-        name for name, function in functions.items() if function and function.__module__ == leaves.__name__
+        name
+        for module in (leaves, integers)
+        for name, value in vars(module).items()
+        if hasattr(value, "py_func") and value.py_func.__module__ == module.__name__
     }
-    layers = {name for name in defined if not name.startswith("_")} - {"share"}
+    layers = {name for name in defined if not name.startswith("_")} - {"share", "integers_room"}
     assert layers == {case.__name__ for case in CASES}

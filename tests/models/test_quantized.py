@@ -21,9 +21,16 @@ from wordloom.errors import WordloomError
 from wordloom.generate import Sampling, steps
 from wordloom.generate.decoder import next_logits
 from wordloom.generate.fast import Accelerated, accelerate
-from wordloom.kernels import registers
-from wordloom.kernels.decoding.leaves import project_integers
-from wordloom.kernels.integer_products import integer_tile, narrow, narrowed_bytes
+from wordloom.kernels import integer_products, registers
+from wordloom.kernels.decoding.integers import MANY_ROWS, integers_room, project_integers
+from wordloom.kernels.integer_products import (
+    PANEL,
+    integer_panel,
+    integer_tile,
+    narrow,
+    narrowed_bytes,
+    panel_bytes,
+)
 from wordloom.models import BertConfig, GPT2Config, LlamaConfig, RNNConfig, build
 from wordloom.models.building import quantized
 from wordloom.models.building.quantized import QUANTIZED_FAMILIES, quantize_model
@@ -75,8 +82,8 @@ def narrowed_twin(x: np.ndarray) -> np.ndarray:
 
 
 @given(
-    R=st.sampled_from([1, 2, 3, 4, 5, 8, 9]), N=st.integers(1, 41), K=st.integers(1, 130),
-    threads=st.integers(1, 2), add=st.booleans(), seed=st.integers(0, 2**32),
+    R=st.sampled_from([1, 2, 3, 5, *range(MANY_ROWS - 1, MANY_ROWS + 3)]), N=st.integers(1, 71),
+    K=st.integers(1, 130), threads=st.integers(1, 2), add=st.booleans(), seed=st.integers(0, 2**32),
 )  # fmt: skip
 @settings(max_examples=80, deadline=None)
 def test_the_product_is_that_of_integers(R: int, N: int, K: int, threads: int, add: bool, seed: int) -> None:
@@ -88,7 +95,7 @@ def test_the_product_is_that_of_integers(R: int, N: int, K: int, threads: int, a
     packed, bias = quantize(weight), np.arange(N, dtype=np.float32)
     out = np.ones((R, N), dtype=np.float32)
     for thread in range(threads):
-        room = np.full(R * narrowed_bytes(K), 255, dtype=np.uint8)
+        room = np.full(integers_room(R, K), 255, dtype=np.uint8)
         project_integers(out, x, packed.data_ptr(), bias, add, room, thread, threads)
     near = narrowed_twin(x)
     np.testing.assert_allclose(narrowed(torch.from_numpy(x)), near, rtol=1e-6, atol=4e-5 * np.abs(x).max())
@@ -103,57 +110,79 @@ def test_a_product_with_what_is_no_number_is_none(rng: random.Random) -> None:
         K, N = rng.choice([1, 31, 70]), 5
         packed, x = quantize(torch.randn(N, K)), np.ones((3, K), dtype=np.float32)
         x[1, rng.randrange(K)] = bad
-        out, room = np.zeros((3, N), dtype=np.float32), np.zeros(3 * narrowed_bytes(K), dtype=np.uint8)
+        out, room = np.zeros((3, N), dtype=np.float32), np.zeros(integers_room(3, K), dtype=np.uint8)
         project_integers(out, x, packed.data_ptr(), np.empty(0, np.float32), False, room, 0, 1)
         assert not np.isfinite(out[1]).any()
         assert np.isfinite(out[[0, 2]]).all()
 
 
-def product_by(kernel: Any) -> Any:
+def product_by_tile(kernel: Any) -> Any:
     @numba.njit
     def product(x: Any, room: Any, weight: int, out: Any, there: int) -> None:
         K = x.shape[1]
-        for r in range(2):
-            narrow(x[r], room.ctypes.data + r * narrowed_bytes(K))
         row = narrowed_bytes(K)
+        for r in range(x.shape[0]):
+            narrow(x[r], room.ctypes.data + r * row)
         kernel(weight, K, weight + 3 * K, there, room.ctypes.data, row, K, out.ctypes.data, 3, 1, False)
 
     return product
 
 
-def test_processors_without_the_instruction_have_the_same_bits(
+def product_by_panel(kernel: Any, turn: Any) -> Any:
+    @numba.njit
+    def product(x: Any, room: Any, weight: int, out: Any, there: int) -> None:
+        K = x.shape[1]
+        row, whole = narrowed_bytes(K), np.zeros((x.shape[0], PANEL), np.float32)
+        for r in range(x.shape[0]):
+            narrow(x[r], room.ctypes.data + r * row)
+        panel = room.ctypes.data + x.shape[0] * row
+        turn(weight, weight + 3 * K, there, 0, K, panel)
+        kernel(panel, room.ctypes.data, row, K, False, whole.ctypes.data, PANEL)
+        out[:, :there] = whole[:, :there]
+
+    return product
+
+
+def test_every_kernel_has_the_same_bits_with_and_without_the_instruction(
     rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = []
     K, there = GROUP * rng.choice([1, 7, 8, 13, 33]), rng.randint(1, 3)
     packed = quantize(torch.randn(3, K))
-    x = np.random.default_rng(K).standard_normal((2, K)).astype(np.float32)
+    x = np.random.default_rng(K).standard_normal((3, K)).astype(np.float32)
+    wanted = narrowed_twin(x) @ dequantize(packed, 3, K).double().numpy().T
+    found = []
     for instruction in (registers._PAIRS, ""):
         monkeypatch.setattr(registers, "_PAIRS", instruction)
-        out, room = np.zeros((2, 3), np.float32), np.zeros(2 * narrowed_bytes(K), np.uint8)
-        product_by(integer_tile(2, 3))(x, room, packed.data_ptr(), out, there)
-        found.append(out)
-    assert np.array_equal(*found)
-    wanted = narrowed_twin(x) @ dequantize(packed, 3, K).double().numpy().T
-    np.testing.assert_allclose(found[1][:, :there], wanted[:, :there], atol=1e-3, rtol=1e-3)
-    assert not found[1][:, there:].any()
+        turn = registers.vector_kernel(integer_products.write_turn)
+        products = [(n, product_by_tile(integer_tile(n))) for n in (1, 2)]
+        products += [(n, product_by_panel(integer_panel(n), turn)) for n in (1, 2, 3)]
+        for tokens, product in products:
+            out = np.zeros((tokens, 3), np.float32)
+            room = np.zeros(3 * narrowed_bytes(K) + panel_bytes(K), np.uint8)
+            product(x[:tokens], room, packed.data_ptr(), out, there)
+            np.testing.assert_allclose(out[:, :there], wanted[:tokens, :there], atol=1e-3, rtol=1e-3)
+            assert not out[:, there:].any()
+            found.append(out)
+    assert all(np.array_equal(out, found[-1][: len(out)]) for out in found)
 
 
-@given(N=st.integers(1, 9), K=st.integers(1, 900), seed=st.integers(0, 2**32))
+@given(N=st.integers(1, 70), K=st.integers(1, 900), seed=st.integers(0, 2**32))
 @settings(max_examples=30, deadline=None)
 def test_a_row_has_the_same_bits_beside_any_others(N: int, K: int, seed: int) -> None:
-    x = np.random.default_rng(seed).standard_normal((11, K)).astype(np.float32)
+    x = np.random.default_rng(seed).standard_normal((MANY_ROWS + 2, K)).astype(np.float32)
     packed = quantize(torch.randn(N, K, generator=torch.Generator().manual_seed(seed)))
     found = []
-    for rows in (range(11), *([r] for r in range(11)), range(3), range(5, 11)):
-        out, room = np.zeros((len(rows), N), np.float32), np.zeros(11 * narrowed_bytes(K), np.uint8)
+    many = len(x)
+    for rows in (range(many), *([r] for r in range(many)), range(3), range(5, many), range(1, many)):
+        out = np.zeros((len(rows), N), np.float32)
+        room = np.zeros(integers_room(len(rows), K), np.uint8)
         some = np.ascontiguousarray(x[list(rows)])
         project_integers(out, some, packed.data_ptr(), np.empty(0, np.float32), False, room, 0, 1)
         found.append(out)
     whole = found[0]
-    assert np.array_equal(whole, np.concatenate(found[1:12]))
-    assert np.array_equal(whole[:3], found[12])
-    assert np.array_equal(whole[5:], found[13])
+    assert np.array_equal(whole, np.concatenate(found[1 : many + 1]))
+    for first, last, out in ((0, 3, found[-3]), (5, many, found[-2]), (1, many, found[-1])):
+        assert np.array_equal(whole[first:last], out)
 
 
 @pytest.mark.parametrize("kept", [torch.float32, torch.bfloat16])

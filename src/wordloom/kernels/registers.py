@@ -6,7 +6,7 @@ They exist where plain loops, vectorized by the compiler, spill registers or sta
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -53,6 +53,7 @@ class VectorWriter:
         self.builder = builder
         self.number = partial(ir.Constant, _I64)
         self.zeros = ir.Constant(_VECTOR, [0.0] * LANES)
+        self.vector, self.integers = _VECTOR, ir.VectorType(_I32, LANES)
 
     # -- memory ------------------------------------------------------------------------------------------
 
@@ -98,7 +99,7 @@ class VectorWriter:
         """
         if not _FUSED:
             return self.builder.fadd(self.builder.fmul(a, b), c)
-        suffix = f"v{LANES}f32" if c.type == _VECTOR else "f32"
+        suffix = f"v{c.type.count}f32" if isinstance(c.type, ir.VectorType) else "f32"
         return self._call(f"llvm.fma.{suffix}", c.type, a, b, c)
 
     def square_root(self, vector: Any) -> Any:
@@ -113,20 +114,33 @@ class VectorWriter:
         b, n = self.builder, LANES
         while n > 1:  # add the upper half to the lower
             n //= 2
-            undefined = ir.Constant(vector.type, ir.Undefined)
-            halves = [
-                b.shuffle_vector(vector, undefined, ir.Constant(ir.VectorType(_I32, n), list(part)))
-                for part in (range(n), range(n, 2 * n))
-            ]
-            vector = b.fadd(*halves)
+            vector = b.fadd(*(self.shuffled(vector, vector, part) for part in (range(n), range(n, 2 * n))))
         return b.extract_element(vector, ir.Constant(_I32, 0))
 
-    def repeated(self, value: Any) -> Any:
+    def repeated(self, value: Any, lanes: int = LANES) -> Any:
         """Return a vector with one number in all lanes."""
-        undefined = ir.Constant(_VECTOR, ir.Undefined)
+        undefined = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
         first = self.builder.insert_element(undefined, value, ir.Constant(_I32, 0))
-        mask = ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES)
-        return self.builder.shuffle_vector(first, undefined, mask)
+        return self.shuffled(first, undefined, [0] * lanes)
+
+    def shuffled(self, a: Any, b: Any, lanes: Sequence[int]) -> Any:
+        """Return a vector of ``lanes`` of a and b, which are numbered through."""
+        return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_I32, len(lanes)), list(lanes)))
+
+    def interleaved(self, vectors: list[Any]) -> list[Any]:
+        """Turn n vectors, n being a power of two: the first lanes of all come first, then the second lanes.
+
+        The result is as many vectors of the same length.  Each round interleaves the first half of all
+        lanes with the second.
+        """
+        n, lanes = len(vectors), vectors[0].type.count
+        order = [lane for i in range(lanes) for lane in (i, lanes + i)]
+        for _ in range(n.bit_length() - 1):
+            halves = zip(vectors[: n // 2], vectors[n // 2 :], strict=True)
+            vectors = [
+                self.shuffled(a, b, part) for a, b in halves for part in (order[:lanes], order[lanes:])
+            ]
+        return vectors
 
     # -- bfloat16 ----------------------------------------------------------------------------------------
 
@@ -151,19 +165,54 @@ class VectorWriter:
 
     def pairs_of_products(self, a: Any, b: Any) -> Any:
         """Return the sums of each two neighbouring products of 16-bit integers: LANES integers of 32 bits."""
-        wide = ir.VectorType(_I32, LANES)
+        wide = self.integers
         if _PAIRS:
             return self._call(_PAIRS, wide, a, b)
         whole = ir.VectorType(_I32, 2 * LANES)
         products = self.builder.mul(self.builder.sext(a, whole), self.builder.sext(b, whole))
-        undefined, both = ir.Constant(whole, ir.Undefined), []
-        for odd in (0, 1):
-            places = ir.Constant(wide, list(range(odd, 2 * LANES, 2)))
-            both.append(self.builder.shuffle_vector(products, undefined, places))
-        return self.builder.add(*both)
+        odd_and_even = (self.shuffled(products, products, range(odd, 2 * LANES, 2)) for odd in (0, 1))
+        return self.builder.add(*odd_and_even)
+
+    def repeated_pair(self, pair: Any) -> Any:
+        """Return a vector of 2 * LANES integers of 16 bits, in which two, given as 32 bits, alternate."""
+        return self.builder.bitcast(self.repeated(pair), ir.VectorType(_I16, 2 * LANES))
+
+    def summed(self, integers: list[Any]) -> Any:
+        """Return the sum of vectors of integers, in each lane."""
+        total = integers[0]
+        for more in integers[1:]:
+            total = self.builder.add(total, more)
+        return total
+
+    def totals_of_eight(self, row: Callable[[int], list[Any]]) -> list[Any]:
+        """Return the sums of all lanes of eight rows of integers, as vectors of eight.
+
+        ``row(j)`` writes code for several vectors of row j, and there is a result for each.  Pairs of vectors
+        are added as soon as both are there, so that the processor multiplies the next rows meanwhile.  A pair
+        becomes a vector that has the sums of both, in half as many lanes each.
+        """
+        b = self.builder
+
+        def both(x: Any, y: Any, first: list[int], second: list[int]) -> Any:
+            return b.add(self.shuffled(x, y, first), self.shuffled(x, y, second))
+
+        def narrowed(vector: Any) -> Any:
+            return both(vector, vector, [*range(8)], [*range(8, 16)]) if LANES == 16 else vector
+
+        def pair(i: int, j: int) -> list[Any]:  # the first in 128 bits, the second in the other 128
+            rows = zip(row(i), row(j), strict=True)
+            halves = ([0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15])
+            return [both(narrowed(x), narrowed(y), *halves) for x, y in rows]
+
+        def four(i: int) -> list[Any]:  # rows i, i + 1 and those four behind, in 64 bits each
+            rows = zip(pair(i, i + 4), pair(i + 1, i + 5), strict=True)
+            return [both(x, y, [0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15]) for x, y in rows]
+
+        rows = zip(four(0), four(2), strict=True)
+        return [both(x, y, [0, 2, 8, 10, 4, 6, 12, 14], [1, 3, 9, 11, 5, 7, 13, 15]) for x, y in rows]
 
     def as_floats(self, integers: Any) -> Any:
-        return self.builder.sitofp(integers, _VECTOR)
+        return self.builder.sitofp(integers, ir.VectorType(_F32, integers.type.count))
 
     # -- variables and loops -----------------------------------------------------------------------------
 

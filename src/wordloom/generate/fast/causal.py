@@ -24,7 +24,7 @@ from wordloom.generate.fast.weights import (
 from wordloom.kernels.bfloat16_products import has_bfloat16_products, shortened_bytes
 from wordloom.kernels.decoding import causal as programs
 from wordloom.kernels.decoding import leaves
-from wordloom.kernels.integer_products import narrowed_bytes
+from wordloom.kernels.decoding.integers import integers_room
 from wordloom.kernels.threads import one_thread
 from wordloom.models import MODELS, GPTConfig, LlamaConfig
 from wordloom.models.building import quantized
@@ -278,9 +278,9 @@ class FastModel(Accelerated):
         )
 
     def _rounded(self, R: int, K: int) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """Return room for each thread's inputs [R, K]: in 16 bits for weights in 8 bits, and in bfloat16."""
+        """Return room for each thread's inputs [R, K] to weights in 8 bits, and to weights in bfloat16."""
         if self.dtype == torch.int8:
-            return np.zeros((self.threads.count, R * narrowed_bytes(K)), dtype=np.uint8), None
+            return np.zeros((self.threads.count, integers_room(R, K)), dtype=np.uint8), None
         if self.dtype == torch.bfloat16 and has_bfloat16_products():
             return None, np.zeros((self.threads.count, R * shortened_bytes(K) + 64), dtype=np.uint8)
         return None, None

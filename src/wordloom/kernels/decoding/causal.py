@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wordloom.kernels.barrier import barrier
+from wordloom.kernels.decoding.integers import project_integers
 from wordloom.kernels.decoding.leaves import (
     activate,
     add_low_rank,
@@ -19,7 +20,6 @@ from wordloom.kernels.decoding.leaves import (
     layer_norm,
     project,
     project_bfloat16,
-    project_integers,
     rms_norm,
     rotate,
     share,
@@ -75,7 +75,7 @@ class Buffers(NamedTuple):
     gate: np.ndarray  # [R, F], gated feed-forwards only
     normed: np.ndarray  # [threads, R, D]
     scores: np.ndarray  # [threads, S]
-    narrowed: np.ndarray | None  # [threads, bytes of the widest input in 16 bits] for weights in 8 bits
+    narrowed: np.ndarray | None  # [threads, integers_room of the widest input] for weights in 8 bits
     shortened: np.ndarray | None  # [threads, bytes of the widest input in bfloat16] for products of bfloat16
 
 
@@ -111,12 +111,10 @@ def _self_attention(
     threads, H, K, E = buffers.normed.shape[0], w.heads, w.kv_heads, w.head_dim
     q, k, v, rows = buffers.q, buffers.k, buffers.v, new.rows
     matrix, bias, room = w.matrices[i], w.biases, (buffers.narrowed, buffers.shortened)
-    _project(q, h, matrix[0], bias[0][i], False, w.like, *room, thread, threads)
-    _project(k, h, matrix[1], bias[1][i], False, w.like, *room, thread, threads)
-    _project(v, h, matrix[2], bias[2][i], False, w.like, *room, thread, threads)
-    _adapt(q, h, new, i, 0, thread, threads)
-    _adapt(k, h, new, i, 1, thread, threads)
-    _adapt(v, h, new, i, 2, thread, threads)
+    projected = (q, k, v)
+    for m in range(3):  # in a loop the product is compiled once
+        _project(projected[m], h, matrix[m], bias[m][i], False, w.like, *room, thread, threads)
+        _adapt(projected[m], h, new, i, m, thread, threads)
     barrier(counters, threads, PATIENCE)
 
     for item in range(thread, rows.shape[0] * K, threads):
@@ -163,15 +161,15 @@ def _llama(w: Weights, new: NewTokens, buffers: Buffers, counters: Any, thread: 
     x, h, gate, up = buffers.x, buffers.normed[thread], buffers.gate, buffers.wide
     threads, room = buffers.normed.shape[0], (buffers.narrowed, buffers.shortened)
     first, last = share(gate.shape[1], thread, threads)
-    L = new.layers.shape[1]
+    widened, L = (up, gate), new.layers.shape[1]
     for i in range(L):
         rms_norm(h, x, w.gains[i, 0], w.eps)
         _self_attention(buffers, h, w, i, new, counters, thread)
         rms_norm(h, x, w.gains[i, 1], w.eps)
-        _project(gate, h, w.matrices[i, 6], w.biases[6][i], False, w.like, *room, thread, threads)
-        _project(up, h, w.matrices[i, 4], w.biases[4][i], False, w.like, *room, thread, threads)
-        _adapt(gate, h, new, i, 6, thread, threads)
-        _adapt(up, h, new, i, 4, thread, threads)
+        for j in range(2):
+            m = (4, 6)[j]
+            _project(widened[j], h, w.matrices[i, m], w.biases[m][i], False, w.like, *room, thread, threads)
+            _adapt(widened[j], h, new, i, m, thread, threads)
         activate(gate, w.activation, first, last)
         for r in range(x.shape[0]):
             g, u = gate[r, first:last], up[r, first:last]

@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from wordloom.kernels import GROUP, arithmetic
+from wordloom.kernels import arithmetic
 from wordloom.kernels.arithmetic import exp, highest, rms_scale, silu
 from wordloom.kernels.bfloat16_products import bfloat16_tile, shorten, shortened_bytes
-from wordloom.kernels.integer_products import integer_tile, narrow, narrowed_bytes
 from wordloom.kernels.machine_code import exact_routine, routine
 from wordloom.kernels.memory import FLOAT, load, pointer, store
 from wordloom.kernels.products import tile
@@ -44,8 +43,6 @@ _WIDE = LANES == 16
 _BESIDE_FOUR = 4 if _WIDE else 2
 _eights, _fours = tile(8, 2, ahead=1024), tile(4, 4) if _WIDE else tile(4, 2, ahead=1024)
 _two_by_four, _one_by_four = tile(2, 4), tile(1, 4)
-_integer_fours = integer_tile(4, 4) if _WIDE else integer_tile(4, 2, ahead=1024)
-_integer_two_by_four, _integer_one_by_four = integer_tile(2, 4), integer_tile(1, 4)
 _bfloat16_fours, _bfloat16_two_by_four, _bfloat16_one_by_four = (bfloat16_tile(n, 4) for n in (4, 2, 1))
 
 
@@ -147,52 +144,6 @@ def project_bfloat16(
                 r += 2
             else:
                 _bfloat16_one_by_four(weight, apart, there, token, row_of_x, K, place, N, quarter, add)
-                r += 1
-    if bias.shape[0]:
-        for r in range(R):
-            for n in range(first, last):
-                out[r, n] += bias[n]
-
-
-@routine
-def project_integers(
-    out: Any, x: Any, address: int, bias: Any, add: bool, narrowed: Any, thread: int, threads: int
-) -> None:
-    """As :func:`project` with a weight in 8 bits; ``narrowed`` is room for x [R, K] in 16 bits.
-
-    The weight is [N, K'] int8, K' being K rounded up to a multiple of 64, and behind it [N, K' / 64] bfloat16
-    scales, and room for a vector of them.
-    """
-    R, K = x.shape
-    N = out.shape[1]
-    row_of_x = narrowed_bytes(K)
-    at_x, at_out = narrowed.ctypes.data, out.ctypes.data
-    for r in range(R):
-        narrow(x[r], at_x + r * row_of_x)
-    K = (K + GROUP - 1) // GROUP * GROUP
-    first, last = share(N, thread, threads)
-    quarter = (last - first + 3) // 4
-    apart = quarter * K
-    scales, to_scales = address + N * K, GROUP // 2  # a group has 64 bytes and 2 bytes of scale
-    for n in range(first, first + quarter):
-        there = (last - n + quarter - 1) // quarter
-        weight, scale = address + n * K, scales + n * K // to_scales
-        r = 0
-        while r < R:
-            token, place = at_x + r * row_of_x, at_out + 4 * (r * N + n)
-            if R - r >= 4:
-                for j in range(0, there, _BESIDE_FOUR):
-                    rows, to, few = weight + j * apart, place + 4 * j * quarter, there - j
-                    some = scale + j * apart // to_scales
-                    _integer_fours(
-                        rows, apart, some, min(_BESIDE_FOUR, few), token, row_of_x, K, to, N, quarter, add,
-                    )  # fmt: skip
-                r += 4
-            elif R - r >= 2:
-                _integer_two_by_four(weight, apart, scale, there, token, row_of_x, K, place, N, quarter, add)
-                r += 2
-            else:
-                _integer_one_by_four(weight, apart, scale, there, token, row_of_x, K, place, N, quarter, add)
                 r += 1
     if bias.shape[0]:
         for r in range(R):
