@@ -68,11 +68,8 @@ def narrow(row: Any, to: int) -> None:
             integers[first + i] = np.int16(0)
 
 
-def integer_tile(tokens: int, ahead: int = 0) -> Any:
-    """Make a kernel for the products of ``tokens`` narrowed rows with four rows of a weight in 8 bits.
-
-    Weights are prefetched ``ahead`` elements before they are needed.
-    """
+def integer_tile(tokens: int) -> Any:
+    """Make a kernel for the products of ``tokens`` narrowed rows with four rows of a weight in 8 bits."""
 
     def integer_tile_kernel(
         w: VectorWriter, weight: int, weight_row: int, scales: int, there: int, x: int, x_row: int, K: int,
@@ -100,8 +97,6 @@ def integer_tile(tokens: int, ahead: int = 0) -> Any:
 
             def of_row(i: int) -> list[Any]:
                 first, parts = (following if i >= rows else k), range(GROUP // (2 * LANES))
-                if ahead:
-                    write_prefetch(b, w.at(weights[i % rows], b.add(first, w.number(ahead))))
                 row = [w.sixteen_bits(weights[i % rows], first, u) for u in parts]
                 return [
                     w.summed(

@@ -17,10 +17,8 @@ from wordloom.kernels.integer_products import (
 )
 from wordloom.kernels.machine_code import exact_routine, routine
 from wordloom.kernels.memory import FLOAT, load, pointer, store
-from wordloom.kernels.registers import LANES
 
 _fours, _twos, _ones = (integer_tile(n) for n in (4, 2, 1))
-_WIDE = LANES == 16  # AVX512 has registers for four tokens
 _panel_threes, _panel_twos, _panel_ones = (integer_panel(n) for n in (3, 2, 1))
 
 MANY_ROWS = 12
@@ -62,7 +60,7 @@ def project_integers(
             r = 0
             while r < R:
                 token, place = at_x + r * row_of_x, at_out + 4 * (r * N + n)
-                if _WIDE and R - r >= 4:
+                if R - r >= 4:
                     _fours(weight, apart, scale, there, token, row_of_x, K, place, N, quarter, add)
                     r += 4
                 elif R - r >= 2:
