@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import struct
@@ -285,10 +286,17 @@ def test_no_text_of_a_request_is_logged(folder: Path) -> None:
     with command(folder, "--log-requests") as (url, process, said):
         httpx.post(f"{url}/v1/completions", json={"model": "llama", "prompt": "a secret", "max_tokens": 2})
         httpx.post(f"{url}/v1/completions", json={"model": "llama", "prompt": ["a secret"], "max_tokens": -2})
+        assert httpx.get(f"{url}/icon.svg").status_code == 200
         process.send_signal(signal.SIGINT)
         process.wait(timeout=20)
         logged = "".join(said) + process.stderr.read()
-        assert logged.count("/v1/completions") == 2
+        requests = [line for line in said if "/v1/completions" in line]
+        assert len(requests) == 2
+        assert re.search(
+            r" 127\.0\.0\.1 POST /v1/completions model='llama' 200 first=\d\.\d+s all=\d\.\d+s$", requests[0]
+        )
+        assert " model=- 400 " in requests[1]
+        assert "icon.svg" not in logged
         assert "secret" not in logged
 
 

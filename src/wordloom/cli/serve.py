@@ -51,7 +51,9 @@ def command(
         None, "Gigabytes of weights; the model that was used longest ago leaves.  [default: no bound]", min=0
     ),
     drain: int = option(30, "Seconds that running requests have after SIGTERM.", min=0),
-    log_requests: bool = option(False, "Log a line for each request, without its text.", "--log-requests"),
+    log_requests: bool = option(
+        False, "Log the model and the times of each request, not its text.", "--log-requests"
+    ),
     selfcheck: bool = option(
         False, "Check on this model that requests get the same tokens together and alone; then exit.",
         "--selfcheck",
@@ -106,7 +108,7 @@ def command(
     first = [next(iter(sources))]
     serve(
         models, limits, host=host, port=port, origins=cors_origin,
-        access_log=log_requests, first=first, say=_say,
+        log_requests=log_requests, first=first, say=_say,
     )  # fmt: skip
 
 

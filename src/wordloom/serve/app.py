@@ -38,6 +38,7 @@ from wordloom.serve.api import (
 from wordloom.serve.errors import ApiError, add_handlers
 from wordloom.serve.limits import Gate, Limits
 from wordloom.serve.models import Models
+from wordloom.serve.request_log import RequestLog
 
 log = logging.getLogger(__name__)
 
@@ -96,11 +97,12 @@ def create_app(
     origins: Sequence[str] = (),
     first: Sequence[str] = (),
     on_failure: Callable[[], object] = lambda: None,
+    log_requests: bool = False,
 ) -> FastAPI:
     """Return the application that serves ``models``.
 
     ``origins`` are sites whose pages may call the API.  The models called ``first`` are loaded at the start,
-    and ``on_failure`` is called if one cannot be.
+    and ``on_failure`` is called if one cannot be.  With ``log_requests``, each request has a line in the log.
     """
 
     @asynccontextmanager
@@ -130,6 +132,8 @@ def create_app(
             CORSMiddleware, allow_origins=list(origins), allow_methods=["GET", "POST"],
             allow_headers=["authorization", "content-type"],
         )  # fmt: skip
+    if log_requests:
+        app.add_middleware(RequestLog, left_out=open_paths)
     return app
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import uvicorn
 
 from wordloom.errors import WordloomError
+from wordloom.serve import request_log
 from wordloom.serve.app import create_app
 from wordloom.serve.connections import TimedProtocol
 from wordloom.serve.limits import AFTER_DRAIN, LOOPBACK, Limits
@@ -30,24 +31,32 @@ def serve(
     host: str,
     port: int,
     origins: Sequence[str] = (),
-    access_log: bool = False,
+    log_requests: bool = False,
     first: Sequence[str] = (),
     say: Callable[[str], object] = log.info,
 ) -> None:
     """Listen at ``host`` and ``port`` until SIGTERM or SIGINT.
 
     After the signal, the server accepts no request, and running ones have ``limits.drain_seconds`` to end.
-    ``say`` is called with a line that names the models and the address.
+    ``say`` is called with a line that names the models and the address.  With ``log_requests``, each request
+    has a line in the output.
 
     Raises WordloomError for an address that cannot be used, and for one of the ``first`` models that cannot
     be loaded, which ends the server.
     """
-    app = create_app(models, limits, origins=origins, first=first, on_failure=lambda: server.end())
+    app = create_app(
+        models,
+        limits,
+        origins=origins,
+        first=first,
+        on_failure=lambda: server.end(),
+        log_requests=log_requests,
+    )
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
-        access_log=access_log,
+        access_log=False,
         log_config=_logging(),
         timeout_graceful_shutdown=round(limits.drain_seconds + AFTER_DRAIN),
         http=TimedProtocol,
@@ -102,7 +111,7 @@ def _logging() -> dict[str, Any]:
     """Return uvicorn's settings of logging, without its lines about starting and stopping."""
     found = copy.deepcopy(uvicorn.config.LOGGING_CONFIG)
     found["loggers"]["uvicorn.error"] = {"level": "WARNING"}
-    return found
+    return request_log.settings(found)
 
 
 def listening(host: str, port: int) -> socket.socket:

@@ -43,6 +43,7 @@ async def using(http: HttpRequest, name: str) -> AsyncIterator[tuple[Served, str
     served, adapter = models.acquire_loaded(name) or await _acquire_in_loader(
         models, name, http.app.state.loader
     )
+    http.state.model = name  # for the log of requests
     try:
         yield served, adapter
     finally:
