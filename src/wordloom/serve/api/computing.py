@@ -80,7 +80,7 @@ async def _in_worker(models: Models, chosen: ChosenModel, call: Callable[[Chosen
     try:
         future = served.worker.submit(lambda: _as_json(call(chosen, job)))
     except QueueFullError as error:
-        models.metrics.rejected.labels(served.name).inc()
+        models.metrics.of(served.name).rejected.inc()
         raise ApiError(429, str(error), code="queue_full") from None
     try:
         return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
@@ -90,10 +90,10 @@ async def _in_worker(models: Models, chosen: ChosenModel, call: Callable[[Chosen
         task = asyncio.current_task()
         if task is not None and not task.cancelling():  # the worker has dropped the call
             raise ApiError(503, "the server stops") from None
-        models.metrics.cancelled.labels(served.name).inc()
+        models.metrics.of(served.name).cancelled.inc()
         raise
     except NonFiniteError as error:
-        models.metrics.failed.labels(served.name).inc()
+        models.metrics.of(served.name).failed.inc()
         raise ApiError(500, str(error)) from None
     except ApiError as error:
         for folder in (*served.source.adapters.values(), served.source.folder):

@@ -69,9 +69,9 @@ async def metrics(http: HttpRequest) -> Response:
     models: Models = http.app.state.models
     for name, served in list(models.loaded.items()):
         engine, waiting = served.engine, served.worker.n_waiting
-        models.metrics.queued.labels(name).set(waiting + (0 if engine is None else engine.n_waiting))
+        models.metrics.of(name).queued.set(waiting + (0 if engine is None else engine.n_waiting))
         if engine is not None:
-            models.metrics.slots.labels(name).set(engine.n_live)
-            models.metrics.cache_bytes.labels(name).set(engine.cache_bytes)
-            models.metrics.rate.labels(name).set(engine.tokens_per_second)
+            models.metrics.of(name).slots.set(engine.n_live)
+            models.metrics.of(name).cache_bytes.set(engine.cache_bytes)
+            models.metrics.of(name).rate.set(engine.tokens_per_second)
     return Response(models.metrics.text(), media_type="text/plain; version=0.0.4")

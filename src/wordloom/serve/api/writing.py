@@ -77,7 +77,7 @@ def writer_of(served: Served) -> LanguageModel:
     if served.engine.is_ending:
         raise ApiError(503, "the server stops")
     if served.engine.is_full:
-        served.engine.metrics.rejected.labels(served.name).inc()
+        served.engine.metrics.of(served.name).rejected.inc()
         raise ApiError(429, "too many requests wait; ask again later", code="queue_full")
     lm: LanguageModel = served.model
     if lm.tokenizer is None:

@@ -172,7 +172,7 @@ class Engine:
             if self._draining:
                 raise StoppingError("the server stops")
             if self.is_full:
-                self.metrics.rejected.labels(self.name).inc()
+                self.metrics.of(self.name).rejected.inc()
                 raise QueueFullError(f"{len(self._waiting)} requests wait already; ask again later")
             self._waiting.append(stream)
             self._changed.notify_all()
@@ -260,7 +260,7 @@ class Engine:
                 logits = rows.step([row.slot for row in group], [row.ids[-1] for row in group])
                 reached += zip(group, logits, strict=True)
         read, n_read = self.slots.read(self._live, until=time.perf_counter() + READING_SECONDS)
-        self.metrics.read.labels(self.name).inc(n_read)
+        self.metrics.of(self.name).read.inc(n_read)
         reached += read
         if reached:
             self._draw(reached, events)
@@ -274,7 +274,7 @@ class Engine:
     def _deliver(self, stream: Stream, events: list[Event]) -> None:
         stream.n_delivered += sum(isinstance(event, Token) for event in events)
         if any(isinstance(event, Failure) for event in events):
-            self.metrics.failed.labels(self.name).inc()
+            self.metrics.of(self.name).failed.inc()
         try:
             stream.deliver(events)
         except Exception:  # of the caller; the other requests go on
@@ -286,7 +286,7 @@ class Engine:
         now = time.monotonic()
         with self._changed:
             streams = {*self._waiting, *(row.stream for row in self._live)}
-        self.metrics.cancelled.labels(self.name).inc(sum(stream.cancelled for stream in streams))
+        self.metrics.of(self.name).cancelled.inc(sum(stream.cancelled for stream in streams))
         for stream in streams:
             deadline = stream.request.deadline
             if deadline is not None and now > deadline and not stream.cancelled:
@@ -331,7 +331,7 @@ class Engine:
                 self._live.append(row)
                 if choice == 0:
                     stream.n_cached = self.slots.restore(row)
-                    self.metrics.cached.labels(self.name).inc(stream.n_cached)
+                    self.metrics.of(self.name).cached.inc(stream.n_cached)
 
     def _draw(self, reached: Sequence[tuple[Row, Tensor]], events: dict[Stream, list[Event]]) -> None:
         """Draw the next token of each row, and end the rows that are complete."""
@@ -373,12 +373,12 @@ class Engine:
         stream, request, now, token = row.stream, row.stream.request, time.perf_counter(), drawn.id
         if stream.first_token is None:
             stream.first_token = now
-            self.metrics.first.labels(self.name).observe(now - stream.created)
+            self.metrics.of(self.name).first.observe(now - stream.created)
         if row.last:
-            self.metrics.each.labels(self.name).observe(now - row.last)
+            self.metrics.of(self.name).each.observe(now - row.last)
         row.last = now
         row.ids.append(token)
-        self.metrics.written.labels(self.name).inc()
+        self.metrics.of(self.name).written.inc()
         reason: FinishReason | None = None
         text = ""
         ends = token in request.eos_ids or token in request.sampling.stop_ids
