@@ -155,11 +155,9 @@ class FastModel(Accelerated):
         if len(x) > len(self.logits):
             self.logits = np.empty((len(x), V), dtype=np.float32)
         out = self.logits[: len(x)]
-        buffers = self.buffers.get(len(x))
-        rounded = self._rounded(len(x), D) if buffers is None else (buffers.narrowed, buffers.shortened)
         self.threads.run(
             programs.head, self.weights.like, self.head.data_ptr(), self.head_bias, out,
-            np.ascontiguousarray(x.float().numpy()), *rounded, self.threads.count,
+            np.ascontiguousarray(x.float().numpy()), *self._rounded(len(x), D), self.threads.count,
         )  # fmt: skip
         return torch.from_numpy(out).view(*hidden.shape[:-1], -1)
 
