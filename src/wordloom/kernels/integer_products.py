@@ -6,10 +6,9 @@ integers of a group are multiplied and summed exactly, twice as many in a regist
 the sum of each group is scaled and added in float32, in the order of the groups.  So a product has the same
 bits in every kernel, however the kernel arranges its vectors.
 
-A few rows at a time are multiplied with the weight as it lies (:func:`integer_tile`).  For many rows
-that is bound by widening the bytes and adding up the lanes, so a panel of the weight is widened and turned
-once, into vectors whose lanes are rows of the weight (:func:`turn`), and then serves them all
-(:func:`integer_panel`).
+A few rows at a time are multiplied with the weight as it lies (:func:`integer_tile`).  For many rows that is
+bound by widening the bytes and adding up the lanes.  So a panel of the weight is widened and turned once,
+into vectors whose lanes are rows of the weight (:func:`turn`), and then serves all (:func:`integer_panel`).
 """
 
 from __future__ import annotations
@@ -175,8 +174,8 @@ def write_turn(
     """Write PANEL rows of K bytes at ``weight`` to address ``to`` in 16 bits, side by side.
 
     First come the integers [K / 2, PANEL, 2], of which each two neighbours of a row are together.  Then come
-    the scales [K / 64, PANEL] in float32.  Only the first ``there`` rows exist; the last
-    stands for others.  The lines from ``weight + following`` on are prefetched.
+    the scales [K / 64, PANEL] in float32.  Only the first ``there`` rows exist; the last stands for others.
+    The lines from ``weight + following`` on are prefetched.
     """
     b, half = w.builder, 8  # rows that are turned together: 16-bit words in 128 bits
     words, narrow_bytes = ir.VectorType(_I16, half), ir.VectorType(_I8, 2 * half)

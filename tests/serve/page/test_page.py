@@ -358,6 +358,17 @@ def test_everything_works_by_keyboard(driver: Driver) -> None:
     assert driver.focus == "draft"
 
 
+def test_the_keys_reach_the_alternatives_of_the_likeliest_token(driver: Driver) -> None:
+    """Its own button comes first, and is disabled."""
+    page = driver.open(tokens=4).page
+    page.fill("#sampling-temperature", "0")
+    driver.ask("the sea")
+    page.locator(TOKENS).first.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#token-panel td button").first.is_disabled()
+    assert page.evaluate("() => document.activeElement.closest('#token-panel') !== null")
+
+
 @pytest.mark.window(**PHONE)
 def test_a_phone_needs_no_sideways_scrolling(driver: Driver) -> None:
     page = driver.open(tokens=None).page

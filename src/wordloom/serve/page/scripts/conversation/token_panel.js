@@ -40,7 +40,7 @@ export class TokenPanel {
     this.box.replaceChildren(...this.content(node, index, token));
     this.box.hidden = false;
     this.place();
-    if (focus) this.box.querySelector("button").focus();
+    if (focus) this.box.querySelector("button:not(:disabled)").focus(); // the chosen alternative is disabled
   }
 
   content(node, index, token) {
