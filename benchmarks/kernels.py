@@ -14,13 +14,17 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import torch
 from entry import in_one_line
 from torch import Tensor
 from torch.nn import functional as F
 
 from wordloom.kernels import programs
+from wordloom.kernels.decoding.integers import integers_room, project_integers
+from wordloom.kernels.threads import one_thread
 from wordloom.nn import fused
+from wordloom.nn.quantized import quantize
 from wordloom.nn.recurrent import CELLS, Recurrent
 
 B, T, D, HIDDEN, V = 8, 256, 512, 1536, 16_384
@@ -85,6 +89,27 @@ def cross_entropy(dtype: torch.dtype) -> Iterator[Case]:
 def log_sum_exp(dtype: torch.dtype) -> Iterator[Case]:
     logits = torch.randn(8, V).to(dtype)
     yield "log_sum_exp", str([8, V]), lambda: fused.log_sum_exp(logits), lambda: logits.float().logsumexp(-1)
+
+
+def integers(dtype: torch.dtype) -> Iterator[Case]:
+    """Products with a weight in 8 bits beside PyTorch's in float32, both on one thread."""
+    if dtype != torch.float32:
+        return
+    N, K = 512, 768
+    weight = torch.randn(N, K)
+    packed, bias = quantize(weight), np.empty(0, dtype=np.float32)
+    for R in (1, 2, 4, 8, 12, 16, 64):
+        x, out = torch.randn(R, K), np.empty((R, N), dtype=np.float32)
+        room = np.zeros(integers_room(R, K), dtype=np.uint8)
+
+        def ours(x: Tensor = x, out: np.ndarray = out, room: np.ndarray = room) -> None:
+            project_integers(out, x.numpy(), packed.data_ptr(), bias, False, room, 0, 1)
+
+        def plain(x: Tensor = x) -> None:
+            with one_thread():
+                F.linear(x, weight)
+
+        yield "product in 8 bits, one thread", f"[{R}, {K}] [{N}, {K}]^T", ours, plain
 
 
 def attention(dtype: torch.dtype) -> Iterator[Case]:
@@ -155,7 +180,7 @@ def main() -> None:
     if not programs.ready():
         raise SystemExit("no kernels run here: they need Linux, PyTorch's OpenMP runtime and numba")
     for dtype in (torch.float32, torch.bfloat16):
-        for group in (elementwise, cross_entropy, log_sum_exp, attention, recurrent):
+        for group in (elementwise, cross_entropy, log_sum_exp, integers, attention, recurrent):
             for name, shape, ours, plain in group(dtype):
                 if asked.names and not any(part in name for part in asked.names):
                     continue
@@ -168,7 +193,7 @@ def main() -> None:
                     "ours_ms": round(1e3 * mine, 3), "torch_ms": round(1e3 * other, 3),
                     "speedup": round(other / mine, 2),
                     "median_speedup": round(statistics.median(b / a for a, b in times), 2),
-                    "threads": torch.get_num_threads(),
+                    "threads": 1 if name.endswith("one thread") else torch.get_num_threads(),
                 }  # fmt: skip
                 print(json.dumps(line), flush=True)
 

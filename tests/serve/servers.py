@@ -32,6 +32,8 @@ from wordloom.text import Tokenizer
 from wordloom.text.chat import shipped_source
 from wordloom.weights import save_model
 
+STARTING = 300.0  # seconds; a fresh machine compiles the decoding programs first
+
 CONFIGS: dict[str, Any] = {
     "llama": lambda V: LlamaConfig(
         vocab_size=V, dim=24, n_layers=2, n_heads=3, n_kv_heads=1, max_seq_len=256
@@ -89,7 +91,7 @@ def running(
     thread.start()
     try:
         found = Running(models, listener.getsockname()[1])
-        wait_until(lambda: found.get("/health").status_code == 200)
+        wait_until(lambda: found.get("/health").status_code == 200, STARTING)
         yield found
     finally:
         server.should_exit = True
@@ -129,11 +131,11 @@ def command(*arguments: object, env: dict[str, str] | None = None) -> Iterator[t
 
     threading.Thread(target=listen, daemon=True).start()
     try:
-        line = lines.get(timeout=60)
+        line = lines.get(timeout=STARTING)
         found = re.search(r"http://\S+?(?=/ )", line)
         assert found, line
         url = found[0]
-        wait_until(lambda: httpx.get(f"{url}/health").status_code == 200)
+        wait_until(lambda: httpx.get(f"{url}/health").status_code == 200, STARTING)
         yield url, process, said
     finally:
         if process.poll() is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -20,6 +21,7 @@ import pytest
 from tests.serve.servers import Running, assistant, command, events, running, wait_until
 
 from wordloom.serve.limits import Limits
+from wordloom.serve.request_log import RequestLog
 
 LONG = {"model": "llama", "prompt": "Count.", "max_tokens": 240, "logit_bias": {"0": -100}, "stream": True}
 
@@ -298,6 +300,30 @@ def test_no_text_of_a_request_is_logged(folder: Path) -> None:
         assert " model=- 400 " in requests[1]
         assert "icon.svg" not in logged
         assert "secret" not in logged
+
+
+def test_the_log_tells_failures_from_clients_that_leave(caplog: pytest.LogCaptureFixture) -> None:
+    async def fails(scope: Any, receive: Any, send: Any) -> None:
+        raise RuntimeError
+
+    async def half(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200})
+        await send({"type": "http.response.body", "body": b"a", "more_body": True})
+
+    async def nothing(message: Any = None) -> None:
+        return
+
+    scope = {"type": "http", "path": "/a\nb", "method": "GET"}
+    caplog.set_level("INFO", "wordloom.requests")
+    with pytest.raises(RuntimeError):
+        asyncio.run(RequestLog(fails, ["/c"])(dict(scope), nothing, nothing))
+    asyncio.run(RequestLog(half, ["/c"])(dict(scope), nothing, nothing))
+    asyncio.run(RequestLog(half, ["/c"])({**scope, "path": "/c"}, nothing, nothing))
+    failed, left = (record.getMessage() for record in caplog.records if record.name == "wordloom.requests")
+    assert failed.startswith("- GET /a\\nb model=- 500 ")
+    assert "left" not in failed
+    assert left.startswith("- GET /a\\nb model=- 200 ")
+    assert left.endswith(", the client left")
 
 
 @pytest.mark.parametrize(("arguments", "env", "says"), [

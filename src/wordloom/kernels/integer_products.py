@@ -7,8 +7,9 @@ the sum of each group is scaled and added in float32, in the order of the groups
 bits in every kernel, however the kernel arranges its vectors.
 
 A few rows at a time are multiplied with the weight as it lies (:func:`integer_tile`).  For many rows that is
-bound by widening the bytes and adding up the lanes.  So a panel of the weight is widened and turned once,
-into vectors whose lanes are rows of the weight (:func:`turn`), and then serves all (:func:`integer_panel`).
+bound by widening the bytes and adding up the lanes.  So a panel of the weight is packed once
+(:func:`pack_panel`): widened, and transposed into vectors whose lanes are rows of the weight.  Then all rows
+of the other factor are multiplied with it (:func:`integer_panel`).
 """
 
 from __future__ import annotations
@@ -109,11 +110,11 @@ def integer_tile(tokens: int) -> Any:
 
             return w.totals_of_eight(of_row)
 
-        # the scales of a vector of groups are turned at once, also where fewer groups are left
-        (turned,) = w.variables(1, ir.ArrayType(ir.FloatType(), LANES * rows))
+        # the scales of a vector of groups are transposed at once, also where fewer groups are left
+        (transposed,) = w.variables(1, ir.ArrayType(ir.FloatType(), LANES * rows))
         with w.steps(w.number(0), groups, LANES) as (first, _):
-            together = w.interleaved([w.load(row, first) for row in weight_scales])
-            found = b.bitcast(turned, ir.FloatType().as_pointer())
+            together = w.transposed([w.load(row, first) for row in weight_scales])
+            found = b.bitcast(transposed, ir.FloatType().as_pointer())
             for i, vector in enumerate(together):
                 w.store(vector, found, w.number(i * LANES))
             left = b.sub(groups, first)
@@ -163,21 +164,21 @@ PANEL = 2 * LANES
 
 @exact
 def panel_bytes(K: int) -> int:
-    """Return the bytes of a panel of rows of K numbers as :func:`turn` writes it, a multiple of 64."""
+    """Return the bytes of a panel of rows of K numbers as :func:`pack_panel` writes it, a multiple of 64."""
     groups = (K + GROUP - 1) // GROUP
     return groups * PANEL * (2 * GROUP + 4)
 
 
-def write_turn(
+def write_pack_panel(
     w: VectorWriter, weight: int, scales: int, there: int, following: int, K: int, to: int
-) -> None:  # fmt: skip
+) -> None:
     """Write PANEL rows of K bytes at ``weight`` to address ``to`` in 16 bits, side by side.
 
     First come the integers [K / 2, PANEL, 2], of which each two neighbours of a row are together.  Then come
     the scales [K / 64, PANEL] in float32.  Only the first ``there`` rows exist; the last stands for others.
     The lines from ``weight + following`` on are prefetched.
     """
-    b, half = w.builder, 8  # rows that are turned together: 16-bit words in 128 bits
+    b, half = w.builder, 8  # rows that are transposed together: 16-bit words in 128 bits
     words, narrow_bytes = ir.VectorType(_I16, half), ir.VectorType(_I8, 2 * half)
     wide = ir.VectorType(_I16, 2 * half)
     rows = existing_rows(w, there, PANEL)
@@ -189,7 +190,7 @@ def write_turn(
             places = [w.at(stored, b.add(start, k)) for start in starts[first : first + half]]
             for place in places:
                 write_prefetch(b, w.at(place, following))
-            together = w.interleaved(
+            together = w.transposed(
                 [b.load(b.bitcast(place, words.as_pointer()), align=1) for place in places]
             )
             for p, pair in enumerate(together):
@@ -197,18 +198,18 @@ def write_turn(
                 widened_pair = b.sext(b.bitcast(pair, narrow_bytes), wide)
                 b.store(widened_pair, b.bitcast(place, wide.as_pointer()), align=4)
     groups = b.udiv(K, w.number(GROUP))
-    table, turned = w.pointer(scales, _I16), w.pointer(b.add(to, b.mul(K, w.number(2 * PANEL))))
+    table, transposed = w.pointer(scales, _I16), w.pointer(b.add(to, b.mul(K, w.number(2 * PANEL))))
     with w.times(groups) as loop:
         for i, j in enumerate(rows):
             scale = w.one(table, b.add(b.mul(j, groups), loop.index))
-            b.store(scale, w.at(turned, b.add(b.mul(loop.index, w.number(PANEL)), w.number(i))))
+            b.store(scale, w.at(transposed, b.add(b.mul(loop.index, w.number(PANEL)), w.number(i))))
 
 
-turn = vector_kernel(write_turn)
+pack_panel = vector_kernel(write_pack_panel)
 
 
 def integer_panel(tokens: int) -> Any:
-    """Make a kernel for the products of ``tokens`` narrowed rows with a panel of :func:`turn`."""
+    """Make a kernel for the products of ``tokens`` narrowed rows with a panel of :func:`pack_panel`."""
 
     def integer_panel_kernel(
         w: VectorWriter, panel: int, x: int, x_row: int, K: int, add: bool, out: int, out_row: int
@@ -246,11 +247,6 @@ def integer_panel(tokens: int) -> Any:
                 b.store(w.multiply_add(total, factor, b.load(sums[t, v])), sums[t, v])
         to = w.pointer(out)
         for (t, v), place in sums.items():
-            line, total = b.mul(w.number(t), out_row), b.load(place)
-            with b.if_else(add) as (then, otherwise):
-                with then:
-                    w.store(b.fadd(w.load(to, line, v), total), to, line, v)
-                with otherwise:
-                    w.store(total, to, line, v)
+            w.write_out(b.load(place), to, b.mul(w.number(t), out_row), v, add)
 
     return vector_kernel(integer_panel_kernel)

@@ -133,11 +133,7 @@ def panel(rows: int, vectors: int) -> Any:
         for r, v in pairs:
             line = build.mul(w.number(r), out_row)
             total = build.fmul(factor, build.load(sums[r, v]))
-            with build.if_else(add) as (then, otherwise):
-                with then:
-                    w.store(build.fadd(w.load(to, line, v), total), to, line, v)
-                with otherwise:
-                    w.store(total, to, line, v)
+            w.write_out(total, to, line, v, add)
 
     return vector_kernel(panel_kernel)
 

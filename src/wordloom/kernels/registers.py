@@ -85,6 +85,14 @@ class VectorWriter:
     def store(self, value: Any, pointer: Any, k: Any, u: int = 0) -> None:
         self.builder.store(value, self._vector_at(pointer, k, u), align=4)
 
+    def write_out(self, value: Any, pointer: Any, k: Any, u: int, add: Any) -> None:
+        """Store ``value`` as vector u after element k, or add it to what is there if ``add`` is true."""
+        with self.builder.if_else(add) as (then, otherwise):
+            with then:
+                self.store(self.builder.fadd(self.load(pointer, k, u), value), pointer, k, u)
+            with otherwise:
+                self.store(value, pointer, k, u)
+
     # -- arithmetic --------------------------------------------------------------------------------------
 
     def _call(self, name: str, result: Any, *arguments: Any, **flags: Any) -> Any:
@@ -127,8 +135,8 @@ class VectorWriter:
         """Return a vector of ``lanes`` of a and b, which are numbered through."""
         return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_I32, len(lanes)), list(lanes)))
 
-    def interleaved(self, vectors: list[Any]) -> list[Any]:
-        """Turn n vectors, n being a power of two: the first lanes of all come first, then the second lanes.
+    def transposed(self, vectors: list[Any]) -> list[Any]:
+        """Transpose n vectors, n being a power of two: the first lanes of all come first, then the second.
 
         The result is as many vectors of the same length.  Each round interleaves the first half of all
         lanes with the second.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from importlib import resources
@@ -72,17 +72,18 @@ _PAGE_HEADERS = {
 class _PageFiles(StaticFiles):
     """The files of the page, with headers that keep out scripts and styles of other origins.
 
-    It gets every request that no endpoint takes.  ``methods`` are those of the endpoints by their path.
+    It gets every request that no endpoint takes, also those with a method that ``endpoints`` do not have.
     """
 
-    def __init__(self, directory: Path, methods: Mapping[str, str]) -> None:
+    def __init__(self, directory: Path, endpoints: Sequence[Route]) -> None:
         super().__init__(directory=directory, html=True)
-        self.methods = methods
+        self.endpoints = endpoints
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        methods = self.methods.get(f"/{path}")
-        if methods is not None:
-            raise HTTPException(405, headers={"Allow": methods})
+        fitting = [route for route in self.endpoints if route.path_regex.match(f"/{path}")]
+        allowed = {method for route in fitting for method in route.methods or ()}
+        if allowed and scope["method"] not in allowed:
+            raise HTTPException(405, headers={"Allow": ", ".join(sorted(allowed))})
         if scope["method"] not in ("GET", "HEAD"):
             raise HTTPException(404)
         response = await super().get_response(path, scope)
@@ -124,8 +125,7 @@ def create_app(
     page = Path(str(resources.files("wordloom.serve") / "page"))
     open_paths = ["/", *(f"/{path.relative_to(page)}" for path in page.rglob("*") if path.is_file())]
     endpoints = [route for router in _ROUTERS for route in router.routes if isinstance(route, Route)]
-    methods = {route.path: ", ".join(sorted(route.methods or ())) for route in endpoints}
-    app.mount("/", _PageFiles(page, methods), name="page")
+    app.mount("/", _PageFiles(page, endpoints), name="page")
     app.add_middleware(Gate, limits=limits, open_paths=open_paths)
     if origins:
         app.add_middleware(

@@ -12,10 +12,7 @@ _EACH = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 
 @dataclass(frozen=True)
 class ModelMetrics:
-    """The metrics of one model.
-
-    They are looked up once, since three of them change with each token.
-    """
+    """The metrics of one model.  They are kept, since a lookup for each token would cost time."""
 
     queued: Gauge
     slots: Gauge

@@ -15,7 +15,7 @@ log = logging.getLogger("wordloom.requests")
 
 
 class RequestLog:
-    """Log each request when its answer has ended; those of ``left_out`` paths, such as the page's, are not.
+    """Log each request when its answer has ended, except for the paths ``left_out``, such as the page's.
 
     A line has the client's address, the method, the path, the model, the status, the seconds until the first
     byte of the answer, and the seconds until the last.
@@ -43,6 +43,9 @@ class RequestLog:
         state: MutableMapping[str, Any] = scope.setdefault("state", {})
         try:
             await self.app(scope, receive, watched)
+        except Exception:  # which is answered with 500 further out
+            status, ended = status or 500, True
+            raise
         finally:
             model = shown(state["model"]) if "model" in state else "-"
             client = scope["client"][0] if scope.get("client") else "-"
@@ -53,11 +56,10 @@ class RequestLog:
             )  # fmt: skip
 
 
-def settings(found: dict[str, Any]) -> dict[str, Any]:
-    """Return uvicorn's settings of logging, ``found``, with those of this log, which goes to the output."""
-    found["formatters"]["requests"] = {"format": "%(asctime)s %(message)s"}
-    found["handlers"]["requests"] = {
+def write_to_output(config: dict[str, Any]) -> None:
+    """Add to ``config``, a dictionary for :func:`logging.config.dictConfig`, that this log is printed."""
+    config["formatters"]["requests"] = {"format": "%(asctime)s %(message)s"}
+    config["handlers"]["requests"] = {
         "class": "logging.StreamHandler", "stream": "ext://sys.stdout", "formatter": "requests",
     }  # fmt: skip
-    found["loggers"][log.name] = {"handlers": ["requests"], "level": "INFO", "propagate": False}
-    return found
+    config["loggers"][log.name] = {"handlers": ["requests"], "level": "INFO", "propagate": False}

@@ -111,7 +111,8 @@ def _logging() -> dict[str, Any]:
     """Return uvicorn's settings of logging, without its lines about starting and stopping."""
     found = copy.deepcopy(uvicorn.config.LOGGING_CONFIG)
     found["loggers"]["uvicorn.error"] = {"level": "WARNING"}
-    return request_log.settings(found)
+    request_log.write_to_output(found)
+    return found
 
 
 def listening(host: str, port: int) -> socket.socket:

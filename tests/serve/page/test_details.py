@@ -1,4 +1,4 @@
-"""What is said of an answer describes the version in view, and suffices to repeat it."""
+"""The details of an answer: those of the version in view, with which it can be repeated exactly."""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -19,7 +21,7 @@ class Kind(NamedTuple):
     request: dict[str, Any]
     answer: dict[str, Any]
     cells: list[str]
-    card: dict[str, Any] = {}  # noqa: RUF012
+    card: Mapping[str, Any] = MappingProxyType({})
 
 
 LABELS = {"labels": [{"label": "good", "probability": 0.75}, {"label": "bad", "probability": 0.25}]}

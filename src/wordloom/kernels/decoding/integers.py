@@ -12,8 +12,8 @@ from wordloom.kernels.integer_products import (
     integer_tile,
     narrow,
     narrowed_bytes,
+    pack_panel,
     panel_bytes,
-    turn,
 )
 from wordloom.kernels.machine_code import exact_routine, routine
 from wordloom.kernels.memory import FLOAT, load, pointer, store
@@ -22,7 +22,7 @@ _fours, _twos, _ones = (integer_tile(n) for n in (4, 2, 1))
 _panel_threes, _panel_twos, _panel_ones = (integer_panel(n) for n in (3, 2, 1))
 
 MANY_ROWS = 12
-"""So many rows are worth turning the weight for; fewer are as fast without."""
+"""From so many rows on, packing panels of the weight pays off."""
 
 
 @exact_routine
@@ -88,7 +88,7 @@ def _project_many(
     products = panel + panel_bytes(K)
     for n in range(first, last, PANEL):
         there = min(PANEL, last - n)
-        turn(weight + n * K, scales + n * K // (GROUP // 2), there, PANEL * K, K, panel)
+        pack_panel(weight + n * K, scales + n * K // (GROUP // 2), there, PANEL * K, K, panel)
         whole = there == PANEL
         to, row = (out + 4 * n, N) if whole else (products, PANEL)
         r = 0

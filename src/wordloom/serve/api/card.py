@@ -99,8 +99,11 @@ def _mask_token(served: Served) -> str | None:
 
 
 def _texts(served: Served, kind: Kind | None, recipe: Mapping[str, Any]) -> int | None:
-    """Return how many texts a classifier or a model for regression reads at once: 1, or 2 if it was trained
-    on pairs.  None if it can read both and the folder has no recipe, and for other models."""
+    """Return how many texts a model reads at once: 1, or 2 if it was trained on pairs.
+
+    None for a model that is no classifier, regression or token classification, and for one that can read both
+    and has no recipe in its folder.
+    """
     if isinstance(served.model, FastTextClassifier):
         return 1
     if kind is None or kind.prediction is None or kind.result not in _READ_TEXTS:

@@ -254,7 +254,7 @@ class Engine:
         events: dict[Stream, list[Event]] = {}
         writing = [row for row in self._live if not row.held and not row.reads and not row.stream.resting]
         reached: list[tuple[Row, Tensor]] = []
-        for rows in self.slots.kinds:
+        for rows in self.slots.batches:
             group = [row for row in writing if row.rows is rows]
             if group:
                 logits = rows.step([row.slot for row in group], [row.ids[-1] for row in group])

@@ -59,8 +59,8 @@ class Slots:
         self._made = 0
 
     @property
-    def kinds(self) -> Sequence[ExactRows]:
-        """What computes rows: adapters that run in one batch share one."""
+    def batches(self) -> Sequence[ExactRows]:
+        """The batches that are computed one after another; adapters with low-rank updates share one."""
         return list(self._free)
 
     @property
