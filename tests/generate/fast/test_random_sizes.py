@@ -79,6 +79,8 @@ def test_programs_of_any_size_compute_what_the_modules_do(family: str, dtype: to
         seed=st.integers(0, 2**31),
     )  # fmt: skip
     def hold(config: Any, rows: int, threads: int, seed: int) -> None:
+        # a norm of one number is its sign, one of two the sign of their difference, which rounding can change
+        assume(dtype == torch.float32 or config.dim > 2)
         check(config, rows, threads, dtype, seed)
 
     hold()

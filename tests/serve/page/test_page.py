@@ -347,6 +347,7 @@ def test_everything_works_by_keyboard(driver: Driver) -> None:
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
+    page.wait_for_timeout(400)  # a panel closes 250 ms after the focus or the pointer has left; not this one
     assert page.evaluate("() => document.activeElement.closest('#token-panel') !== null")
     page.keyboard.press("Escape")
     assert page.evaluate("() => document.activeElement.dataset.index") == "2"

@@ -85,6 +85,7 @@ export class TokenPanel {
   }
 
   hideSoon() {
+    clearTimeout(this.timer); // there is one timer, which show() can stop
     if (!this.pinned) this.timer = setTimeout(() => this.close(false), HIDE_AFTER);
   }
 
