@@ -186,6 +186,17 @@ def command() -> Callable[..., subprocess.CompletedProcess]:
     return lambda *arguments, **more: Forked(*arguments, **more).completed()
 
 
+@pytest.fixture(scope="session")
+def printed(command: Callable) -> Callable[..., subprocess.CompletedProcess]:
+    """A function that runs ``wordloom ARGUMENTS`` to its end; its input and both outputs are texts."""
+
+    def run(*arguments: object, stdin: str = "", **more: object) -> subprocess.CompletedProcess:
+        done = command(*arguments, stdin=stdin.encode(), **more)
+        return subprocess.CompletedProcess(arguments, done.returncode, done.stdout.decode(), done.stderr)
+
+    return run
+
+
 @pytest.fixture
 def rng() -> random.Random:
     """Random numbers that differ in each run; torch draws by the same seed."""

@@ -124,8 +124,8 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, says, monkeypatch, cap
         (["evalute", "x"], "no such command 'evalute'. Did you mean 'evaluate'?"),
     ],
 )
-def test_a_usage_error_is_one_line_and_exit_code_2(arguments, says):
-    done = run(*arguments)
+def test_a_usage_error_is_one_line_and_exit_code_2(printed, arguments, says):
+    done = printed(*arguments)
     assert done.returncode == 2
     assert says in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -314,15 +314,9 @@ def test_mistaken_words_and_options(vectors, checkpoint, tmp_path):
         (["axis", "V", "king", "--from", "man"], "1 axes have a start and 0 an end"),
     ],
 )
-def test_a_mistake_is_one_red_line(vectors, arguments, says):
+def test_a_mistake_is_one_red_line(printed, vectors, arguments, says):
     arguments = [str(vectors) if argument == "V" else argument for argument in arguments]
-    done = subprocess.run(
-        [sys.executable, "-m", "wordloom", "vectors", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = printed("vectors", *arguments)
     assert done.returncode == 2
     assert says in done.stderr
     assert len(done.stderr.splitlines()) == 1

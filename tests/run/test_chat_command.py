@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +34,16 @@ def assistant(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(recipe, settings, out=place / "run", start_from=place / "body").folder
 
 
-def chat(folder: Path, *flags: object, said: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*MAIN, "chat", str(folder), *GREEDY, *map(str, flags)],
-        input=said,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+Chat = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_each_piped_line_is_a_turn(assistant: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def chat(printed: Chat) -> Chat:
+    """A function that runs ``wordloom chat FOLDER FLAGS``, and types what is ``said``."""
+    return lambda folder, *flags, said: printed("chat", folder, *GREEDY, *flags, stdin=said)
+
+
+def test_each_piped_line_is_a_turn(chat: Chat, assistant: Path, tmp_path: Path) -> None:
     saved = tmp_path / "chat.json"
     lines = ["Count.", "/retry", "/undo", "Count.", f"/save {saved}"]
     ran = chat(assistant, said="\n".join(lines) + "\n")
@@ -58,7 +58,7 @@ def test_each_piped_line_is_a_turn(assistant: Path, tmp_path: Path) -> None:
     assert loaded.stderr.count("temperature 0.5") == 2
 
 
-def test_the_system_message_is_shown_changed_and_removed(assistant: Path) -> None:
+def test_the_system_message_is_shown_changed_and_removed(chat: Chat, assistant: Path) -> None:
     ran = chat(assistant, said='/system\n/system Be.\n/system\n/system ""\n/system\n')
     assert ran.returncode == 0
     told = [line for line in ran.stderr.splitlines() if "system" in line]
@@ -68,13 +68,13 @@ def test_the_system_message_is_shown_changed_and_removed(assistant: Path) -> Non
     ]  # fmt: skip
 
 
-def test_turns_that_are_dropped_are_told_in_a_pipe(assistant: Path) -> None:
+def test_turns_that_are_dropped_are_told_in_a_pipe(chat: Chat, assistant: Path) -> None:
     ran = chat(assistant, "--when-full", "drop", said="Name the colour. grass and sky and all\n" * 14)
     assert ran.returncode == 0
     assert "the oldest turn was dropped" in ran.stderr
 
 
-def test_from_python(assistant: Path) -> None:
+def test_from_python(chat: Chat, assistant: Path) -> None:
     lm = wordloom.load(assistant)
     talk = lm.chat(temperature=0, max_new_tokens=12, system="Be.")
     assert talk.messages[0].content == "Be."
@@ -82,7 +82,7 @@ def test_from_python(assistant: Path) -> None:
     assert "".join(lm.chat(temperature=0, max_new_tokens=12).ask("Count.")) == "one two three"
 
 
-def test_json_has_one_object_for_each_turn(assistant: Path) -> None:
+def test_json_has_one_object_for_each_turn(chat: Chat, assistant: Path) -> None:
     asked = [{"content": "Name the\ncolour.\n\nsky"}] * 2
     ran = chat(
         assistant, "--json", "--system", "Be.", said="".join(json.dumps(each) + "\n" for each in asked)
@@ -107,7 +107,7 @@ def test_json_has_one_object_for_each_turn(assistant: Path) -> None:
         assert says in wrong.stderr
 
 
-def test_a_byte_order_mark_is_no_part_of_a_question(assistant: Path, tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_no_part_of_a_question(chat: Chat, assistant: Path, tmp_path: Path) -> None:
     saved, mark = tmp_path / "chat.json", "\ufeff"
     ran = chat(assistant, said=f"{mark}Count.\n/save {saved}\n")
     assert ran.stdout == "one two three\n"
@@ -137,7 +137,7 @@ def test_a_byte_order_mark_is_no_part_of_a_question(assistant: Path, tmp_path: P
     ("/save " + "a" * 300 + "\n", "cannot be written: File name too long"),
     ("/load {tools}\n", "tools.json: message 2 has 'tool_calls' beside 'role' and 'content'; a chat cannot"),
 ])  # fmt: skip
-def test_mistakes_are_one_line(assistant: Path, lines: str, says: str, tmp_path: Path) -> None:
+def test_mistakes_are_one_line(chat: Chat, assistant: Path, lines: str, says: str, tmp_path: Path) -> None:
     deep, odd = tmp_path / "deep.json", tmp_path / "odd.json"
     deep.write_text("[" * 5000)
     called = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [{}]}]
@@ -150,7 +150,7 @@ def test_mistakes_are_one_line(assistant: Path, lines: str, says: str, tmp_path:
     assert "Traceback" not in ran.stderr
 
 
-def test_options_without_effect_are_refused(assistant: Path) -> None:
+def test_options_without_effect_are_refused(chat: Chat, assistant: Path) -> None:
     assert (
         "says what a full context does: leave out --past"
         in chat(assistant, "--past", "slide", said="").stderr
@@ -159,7 +159,7 @@ def test_options_without_effect_are_refused(assistant: Path) -> None:
     assert "a model without a chat template continues text: leave out --system" in base.stderr
 
 
-def test_an_adapter_answers(assistant: Path, tmp_path: Path) -> None:
+def test_an_adapter_answers(chat: Chat, assistant: Path, tmp_path: Path) -> None:
     others = [{**record, "output": record["output"][::-1]} for record in RECORDS]
     recipe = recipe_in(tmp_path)
     (tmp_path / "chat.json").write_text(json.dumps(others))
@@ -174,7 +174,7 @@ def test_an_adapter_answers(assistant: Path, tmp_path: Path) -> None:
     assert "is an adapter itself" in both.stderr
 
 
-def test_an_assistant_gets_the_system_message_of_its_training(tmp_path: Path) -> None:
+def test_an_assistant_gets_the_system_message_of_its_training(chat: Chat, tmp_path: Path) -> None:
     settings = ["data.system=Be kind and brief.", "train.evaluate_every=0", "data.template=plain"]
     run = train(recipe_in(tmp_path), settings, out=tmp_path / "run", start_from=tmp_path / "body").folder
     for flags, system in (((), "Be kind and brief."), (("--system", "Be."), "Be."), (("--system", ""), None)):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import subprocess
-import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +61,11 @@ def test_every_folder_and_the_device_are_checked_at_the_start(tmp_path: Path, fo
     check_sources({"good": Source(folder)}, "cpu")
 
 
-def test_a_model_that_cannot_be_loaded_ends_the_command(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_loaded_ends_the_command(printed: Callable[..., Any], tmp_path: Path) -> None:
     folder = save_tiny(tmp_path / "m")
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    arguments = [sys.executable, "-m", "wordloom", "serve", str(folder), "--port", "0"]
-    ended = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
+    ended = printed("serve", folder, "--port", 0)
     assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
     assert "model.safetensors" in ended.stderr.splitlines()[-1]

@@ -8,11 +8,9 @@ import re
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -335,32 +333,28 @@ def test_the_log_tells_failures_from_clients_that_leave(caplog: pytest.LogCaptur
     assert left.endswith(", the client left")
 
 
-@pytest.mark.parametrize(("arguments", "env", "says"), [
-    (["--host", "0.0.0.0"], {}, "lets other machines use the server without a key; set WORDLOOM_API_KEY"),
-    (["--api-key-file", "nowhere"], {}, "--api-key-file nowhere cannot be read"),
-    (["--memory-gb", "inf"], {}, "--memory-gb inf: give a finite number"),
-    (["--adapter", "x"], {}, "--adapter x: give it a name: NAME=x"),
-    (["--adapter", "a=nowhere"], {}, "--adapter a=nowhere: there is no folder 'nowhere'"),
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["--host", "0.0.0.0"], "lets other machines use the server without a key; set WORDLOOM_API_KEY"),
+    (["--api-key-file", "nowhere"], "--api-key-file nowhere cannot be read"),
+    (["--memory-gb", "inf"], "--memory-gb inf: give a finite number"),
+    (["--adapter", "x"], "--adapter x: give it a name: NAME=x"),
+    (["--adapter", "a=nowhere"], "--adapter a=nowhere: there is no folder 'nowhere'"),
 ])  # fmt: skip
-def test_mistakes_are_one_line(folder: Path, arguments: list[str], env: dict[str, str], says: str) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "wordloom", "serve", str(folder), *arguments],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+def test_mistakes_are_one_line(
+    printed: Callable[..., Any], folder: Path, arguments: list[str], says: str
+) -> None:
+    ran = printed("serve", folder, *arguments, WORDLOOM_API_KEY="")
     assert ran.returncode == 2
     assert says in ran.stderr
     assert ran.stderr.count("\n") == 1
 
 
-def test_a_port_in_use_is_named(folder: Path) -> None:
+def test_a_port_in_use_is_named(printed: Callable[..., Any], folder: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        ran = subprocess.run(
-            [sys.executable, "-m", "wordloom", "serve", str(folder), "--port", str(port)],
-            capture_output=True, text=True, check=False, timeout=60,
-        )  # fmt: skip
+        ran = printed("serve", folder, "--port", port)
     assert ran.returncode == 2
     assert (
         f"cannot listen at 127.0.0.1 port {port}: Address already in use; choose another --port" in ran.stderr
