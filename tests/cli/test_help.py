@@ -35,7 +35,7 @@ def options(command: Any) -> list[Any]:
 
 
 def test_one_thing_has_one_name_in_every_verb():
-    old = {"--overwrite", "--png", "--confusion", "--top", "--topn", "--k", "--overlong", "--cut"}
+    old = {"--overwrite", "--confusion", "--top", "--topn", "--k", "--overlong", "--cut"}
     for verb, command in VERBS.items():
         names = {name for one in options(command) for name in one.opts}
         assert not names & old, verb

@@ -60,7 +60,10 @@ JSON_LINES = Annotated[
 ]
 VERBOSE = Annotated[bool, Option("--verbose", "-v", help="Log more details.")]
 FORCE = Annotated[bool, Option("--force", help="Replace existing files.")]
-PLOT = Annotated[Path | None, Option(metavar="FILE", help="Draw into this .png, .svg or .pdf file.")]
+PLOT = Annotated[
+    Path | None,
+    Option("--plot", "--png", "--svg", metavar="FILE", help="Draw into this .png, .svg or .pdf file."),
+]
 
 # -- reading texts
 

@@ -1,4 +1,4 @@
-"""Tables and tokens on a terminal."""
+"""Tables on a terminal."""
 
 from __future__ import annotations
 
@@ -20,8 +20,3 @@ def print_unwrapped(table: Table, console: Console | None = None) -> None:
     console = console or Console()
     table.width = console.measure(table, options=console.options.update_width(1000)).maximum
     console.print(table, crop=False, highlight=False)
-
-
-def visible(token: str) -> str:
-    """Return a token with visible white space."""
-    return token.replace(" ", "␣").replace("\n", "↵") or "∅"

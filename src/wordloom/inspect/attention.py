@@ -6,6 +6,8 @@ before dropout.
 
 from __future__ import annotations
 
+import base64
+import gzip
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +19,9 @@ from torch import Tensor
 
 from wordloom.errors import ConfigError, GenerationError
 from wordloom.inspect.figures import SHADES, add_colour_bar, new_figure, save_figure
+from wordloom.inspect.token_names import visible
+from wordloom.inspect.view import View
+from wordloom.inspect.view.page import data_as_html, resource
 from wordloom.models import context_limit
 from wordloom.nn import Attention
 from wordloom.nn.evaluating import evaluating
@@ -39,7 +44,7 @@ def _shaded(shares: Tensor) -> list[str]:
 
 
 @dataclass(frozen=True)
-class AttentionMap:
+class AttentionMap(View):
     """Attention weights of a causal model.
 
     ``weights`` [layers, H, T, T] are float32 on the CPU; each row is a distribution over keys.
@@ -47,6 +52,10 @@ class AttentionMap:
 
     tokens: tuple[str, ...]
     weights: Tensor
+    title: str = "Attention"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"tokens": self.tokens, "weights": self.weights.tolist()}
 
     def head(self, layer: int, head: int | None = None) -> Tensor:
         """Return weights [T, T] of one head, or their mean over the layer's heads.
@@ -75,7 +84,11 @@ class AttentionMap:
         heads, T = self.weights.shape[1], len(self.tokens)
         figure = new_figure((2.2 * heads, 2.4 * len(layers)))
         panels = figure.subplots(len(layers), heads, squeeze=False)
-        ticks = {"ticks": range(T), "labels": self.tokens} if T <= _READABLE else {"ticks": []}
+        ticks = (
+            {"ticks": range(T), "labels": list(map(visible, self.tokens))}
+            if T <= _READABLE
+            else {"ticks": []}
+        )
         for row, at in zip(panels, layers, strict=True):
             for head, panel in enumerate(row):
                 weights = self.head(at, head).numpy()
@@ -87,6 +100,21 @@ class AttentionMap:
         figure.supxlabel("token attended to", fontsize=7)
         figure.supylabel("token that attends", fontsize=7)
         return figure
+
+    def body(self) -> str:
+        layers, heads = self.weights.shape[:2]
+        roots = (255 * self.weights.sqrt()).round().to(torch.uint8)  # small weights keep two digits
+        packed = gzip.compress(roots.numpy().tobytes(), mtime=0)
+        data = {
+            "tokens": self.tokens,
+            "layers": layers,
+            "heads": heads,
+            "weights": base64.b64encode(packed).decode(),
+        }
+        return data_as_html("attention", data) + '<div id="view"></div>'
+
+    def script(self) -> str:
+        return resource("tokens.js") + resource("attention.js")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,13 @@ def save_figure(make: Callable[[], Any], texts: Sequence[str], path: str | os.Pa
     If no installed font has a character of ``texts``, one warning names it and says what to install.
     """
     suffix = check_format(path)
+    load_matplotlib()  # report that it is missing before a file is made
+    with new_file(Path(path)) as file:
+        drawn_figure(make, texts, file, suffix)
+
+
+def drawn_figure(make: Callable[[], Any], texts: Sequence[str], file: IO[bytes], suffix: str) -> None:
+    """Write the figure that ``make`` returns into an open file; ``suffix`` is one of FORMATS."""
     matplotlib = load_matplotlib()
     with matplotlib.rc_context(), without_font_warnings():
         matplotlib.rcdefaults()  # ignore the user's style sheet
@@ -69,8 +76,7 @@ def save_figure(make: Callable[[], Any], texts: Sequence[str], path: str | os.Pa
             _keep_text(figure)
         # without a date, equal figures give equal files
         metadata = {".png": None, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[suffix]
-        with new_file(Path(path)) as file:
-            figure.savefig(file, format=suffix[1:], dpi=_DPI, metadata=metadata)
+        figure.savefig(file, format=suffix[1:], dpi=_DPI, metadata=metadata)
 
 
 def _keep_text(figure: Any) -> None:

@@ -209,6 +209,9 @@ class TrainSettings(Table):
     first of the validation part."""
     sample_tokens: Annotated[int, OnlyIf("sample_every")] = Field(64, ge=1)
     """Tokens of each sample."""
+    inspect: Annotated[list[str], OnlyIf("train.objective", _WRITES)] = Field(default_factory=list)
+    """Views to write at every evaluation, as pictures and JSON in the folder views of the run: lens:FILE,
+    attention:FILE or contributions:FILE for the text in FILE, heads, geometry."""
     save_every: int = Field(0, ge=0)
     """Steps between two checkpoints; 0: at the end only."""
     keep_last: int = Field(2, ge=1)

@@ -32,6 +32,7 @@ from wordloom.run.tasks.preference import preference_task
 from wordloom.run.tasks.sentence_embeddings import sentence_task
 from wordloom.run.tasks.task import Task, total_steps
 from wordloom.run.tasks.translation.task import translation_task
+from wordloom.run.views.watching import Watch, Watched, watched
 from wordloom.training import Evaluate, Log, Plan, Sample, Save, Trainer, make_plan, tune_allocator
 from wordloom.training.checkpoint import (
     checkpoint_steps,
@@ -164,8 +165,9 @@ def _train(
     if s.keep_best and s.best_metric != "loss" and resumed is None:
         _check_metric(trainer, task)
     writer = _tensorboard() if s.tensorboard else None
+    views = watched(s.inspect, task.tokenizer, trainer.model)
     run.begin(recipe, task.ledger)
-    _add_hooks(trainer, recipe, run.path, task, old, plan, facts, writer, progress)
+    _add_hooks(trainer, recipe, run.path, task, old, plan, facts, writer, views, progress)
     if resumed is not None:
         _restore(trainer, resumed, progress)
     cut_metrics(run.path / "metrics.jsonl", -1 if resumed is None else trainer.step)
@@ -288,6 +290,7 @@ def _add_hooks(
     plan: Plan,
     facts: dict[str, Any],
     writer: Any,
+    views: Sequence[Watched],
     progress: TrainingProgress,
 ) -> None:
     s, hooks = task.settings, list[Hook]()
@@ -297,6 +300,8 @@ def _add_hooks(
         hooks.append(Evaluate(task.evaluate, every=s.evaluate_every, signature=signed))
     if task.sample is not None:
         hooks.append(Sample(task.sample, every=s.sample_every))
+    if views:
+        hooks.append(Watch(views, s.evaluate_every, folder / "views"))
     log = Log(
         folder / "metrics.jsonl",
         every=s.log_every,

@@ -410,6 +410,22 @@ class Tokenizer:
         """Return the token as the vocabulary spells it; raise TokenizerError if no token has this id."""
         return self._tokens[self._check_ids([check_id(index)])[0]]
 
+    def token_text(self, index: int) -> str:
+        """Return the text of one id with its white space, or its name in the vocabulary if it has no text.
+
+        A part of a character is written as its bytes, such as ``\\xe2\\x80``.
+
+        Raises TokenizerError if no token has this id.
+        """
+        name = self.id_to_token(index)
+        raw = None if self.token_bytes is None else self.token_bytes[index]
+        if raw is None:
+            return name
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            return "".join(f"\\x{byte:02x}" for byte in raw)
+
     def special_names(self) -> dict[str, str]:
         """Return the special tokens by the names that chat templates give them, such as ``bos_token``."""
         ids = {role: getattr(self, f"{role}_id") for role in special.ROLES}

@@ -13,9 +13,10 @@ from rich.text import Text
 from typer import Argument, Option
 
 from wordloom.cli import options
+from wordloom.cli.inspect.showing import HTML, check_outputs, report_written
 from wordloom.cli.options import option
-from wordloom.cli.tables import visible
 from wordloom.cli.usage import check_plot, refuse
+from wordloom.inspect.token_names import visible
 
 if TYPE_CHECKING:
     from wordloom.inspect import Alignment, AttentionMap
@@ -29,27 +30,31 @@ def attention(
     layer: int | None = option(None, "The layer, from 0.  [default: the last; with --plot all]", min=0),
     head: options.HEAD = None,
     plot: options.PLOT = None,
+    html: HTML = None,
     force: options.FORCE = False,
     json: options.JSON = False,
 ) -> None:
     """Show how much each token attends to the tokens before it."""
     from wordloom.inspect import attention_map
+    from wordloom.inspect.token_names import namer
     from wordloom.run import LanguageModel, load_as
 
-    _check(ctx, plot, force=force, json=json)
+    check_outputs(ctx, plot, html, force=force)
+    _check_json(ctx, plot, json=json)
     lm = load_as(LanguageModel, ctx.obj, purpose="the view 'attention'")
     tokenizer = lm.text_tokenizer
     ids = tokenizer.prompt_ids(prompt)
-    seen = attention_map(lm.model, ids, [tokenizer.decode([i]) for i in ids])
+    seen = attention_map(lm.model, ids, list(map(namer(tokenizer), ids)))
     if plot is not None:
         seen.save(plot, layer=layer)
+    if html is not None:
+        seen.save_html(html)
     chosen = len(seen.weights) - 1 if layer is None else layer
     if json:
         print(json_module.dumps({"tokens": seen.tokens, "ids": ids, "weights": seen.weights.tolist()}))
         return
     _print_attention(Console(), seen, layer=chosen, head=head)
-    if plot is not None:
-        typer.echo(f"wrote {plot}", err=True)
+    report_written(plot, html)
 
 
 def _print_attention(console: Console, seen: AttentionMap, *, layer: int, head: int | None) -> None:
@@ -83,7 +88,8 @@ def alignment(
     from wordloom.run import Translator, load_as
     from wordloom.run.tasks.translation.scores import align
 
-    _check(ctx, plot, force=force, json=json)
+    check_plot(ctx, plot, force=force)
+    _check_json(ctx, plot, json=json)
     seen = align(load_as(Translator, ctx.obj, purpose="the view 'alignment'"), text, target, beams=beams)
     if plot is not None:
         seen.save(plot, layer=layer, head=head)
@@ -111,8 +117,7 @@ def _print_alignment(console: Console, seen: Alignment, layer: int | None, head:
         _print_row(console, "", name, width, line, across[int(row.argmax())])
 
 
-def _check(ctx: typer.Context, plot: Path | None, *, force: bool, json: bool) -> None:
-    check_plot(ctx, plot, force=force)
+def _check_json(ctx: typer.Context, plot: Path | None, *, json: bool) -> None:
     if json:
         refuse(ctx, "--json prints all layers and heads", *(("head",) if plot else ("layer", "head")))
 

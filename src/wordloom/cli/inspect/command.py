@@ -8,7 +8,25 @@ import typer
 from typer import Argument
 from typer.core import TyperGroup
 
-from wordloom.cli.inspect import attention, gradients, parameters, pattern, positions, scores, top_words
+from wordloom.cli.inspect import (
+    ablate,
+    attention,
+    attribution,
+    contributions,
+    geometry,
+    gradients,
+    heads,
+    lens,
+    memories,
+    parameters,
+    patch,
+    pattern,
+    positions,
+    probe,
+    scores,
+    top_words,
+    words,
+)
 
 _DEFAULT_VIEW = "parameters"
 
@@ -49,6 +67,16 @@ def _model(
 app.command("parameters")(parameters.command)
 app.command("pattern")(pattern.command)
 app.command("attention")(attention.attention)
+app.command("lens")(lens.command)
+app.command("contributions")(contributions.command)
+app.command("attribution")(attribution.command)
+app.command("memories")(memories.command)
+app.command("ablate")(ablate.command)
+app.command("patch")(patch.command)
+app.command("heads")(heads.command)
+app.command("words")(words.command)
+app.command("probe")(probe.command)
+app.command("geometry")(geometry.command)
 app.command("alignment")(attention.alignment)
 app.command("gradients")(gradients.command)
 app.command("positions")(positions.command)

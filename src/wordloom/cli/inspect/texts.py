@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from wordloom.errors import GenerationError
+
 if TYPE_CHECKING:
     from wordloom.data import Document
-    from wordloom.text import Specials
+    from wordloom.run import LanguageModel
+    from wordloom.text import Specials, Tokenizer
 
 
 def texts_to_read(
@@ -27,3 +30,44 @@ def texts_to_read(
         return islice(documents([file]), first), "refuse"
     recipe = read_checkpoint(folder).validation_recipe
     return islice(recipe_corpus(recipe).documents("validation"), first), recipe.data_as(TextData).specials
+
+
+def windows_to_read(
+    lm: LanguageModel, folder: str, file: str | None, *, tokens: int, window: int | None
+) -> Iterator[Sequence[int]]:
+    """Yield windows over the documents of :func:`texts_to_read`, until they predict ``tokens`` tokens.
+
+    Each is a list of up to ``window`` + 1 ids, whose last is predicted only.  A window begins with the last
+    token of the one before; the first of a document begins with its start token.
+    """
+    from wordloom.evaluate.reading import Reader
+    from wordloom.models import context_limit
+
+    documents, specials = texts_to_read(folder, file)
+    width = window or context_limit(lm.model.config) or 512
+    reader = Reader(lm.text_tokenizer, start="auto", end="auto", specials=specials)
+    left = tokens
+    for text in reader.texts(documents):
+        for start in range(0, len(text.sequence) - 1, width):
+            ids = text.sequence[start : start + min(width, left) + 1].tolist()
+            left -= len(ids) - 1
+            yield ids
+            if not left:
+                return
+
+
+def token_of(tokenizer: Tokenizer, text: str, option: str) -> int:
+    """Return the id of the token whose text is ``text``, or whose name in the vocabulary.
+
+    A token that begins a word has its space.  Raises GenerationError for a text of several tokens; ``option``
+    is the name in the message.
+    """
+    for index in range(tokenizer.vocab_size):
+        if tokenizer.token_text(index) == text:
+            return index
+    found = tokenizer.token_to_id(text)
+    if found is not None:
+        return found
+    ids = tokenizer.encode_ids(text, specials="text")
+    pieces = " ".join(repr(tokenizer.token_text(i)) for i in ids) or "none"
+    raise GenerationError(f"{option} {text!r} is {len(ids)} tokens, {pieces}; name one token")

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from wordloom.cli import options
 from wordloom.cli.options import option
-from wordloom.cli.tables import visible
+from wordloom.inspect.token_names import visible
 
 
 def command(

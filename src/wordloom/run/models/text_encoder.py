@@ -78,8 +78,7 @@ class TextEncoder(ReadsText):
         if mask is None or mask not in ids:
             spelled = "a mask token" if mask is None else self.text_tokenizer.id_to_token(mask)
             raise DataError(f"the text has no {spelled} to fill in: {text!r}")
-        marks = Marks.of(self.text_tokenizer)
-        row = [marks.cls, *ids, marks.sep]
+        row = self.framed(ids)
         if len(row) > self.config.max_seq_len:
             raise DataError(
                 f"the text has {len(ids):,} tokens and the model reads {self.config.max_seq_len - 2:,} at "
@@ -97,6 +96,11 @@ class TextEncoder(ReadsText):
             [Filling(self.text_tokenizer.id_to_token(i), p) for i, p in zip(row, shares, strict=True)]
             for row, shares in zip(best.tolist(), values.tolist(), strict=True)
         ]
+
+    def framed(self, ids: Sequence[int]) -> list[int]:
+        """Return the ids of a text between the marks that the model reads, such as [CLS] and [SEP]."""
+        marks = Marks.of(self.text_tokenizer)
+        return [marks.cls, *ids, marks.sep]
 
     def pseudo_perplexity(self, texts: Iterable[Any], **settings: Any) -> Scores:
         """Return the score of :func:`wordloom.evaluate.masked.pseudo_perplexity`."""

@@ -1,0 +1,59 @@
+"""The options that every view shares, and how its result is printed, drawn and written."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from typer import Option
+
+from wordloom.cli.tables import plain_table, print_unwrapped
+from wordloom.cli.usage import refuse, refuse_existing
+
+if TYPE_CHECKING:
+    from wordloom.inspect import View
+
+HTML = Annotated[
+    Path | None, Option(metavar="FILE", help="Write a page of HTML into this file; it needs no network.")
+]
+
+
+def check_outputs(ctx: typer.Context, plot: Path | None, html: Path | None, *, force: bool) -> None:
+    """Raise WordloomError if ``plot`` or ``html`` cannot be written, or ``force`` has nothing to replace."""
+    if plot is None and html is None:
+        refuse(ctx, "without --plot and --html no file is written", "force")
+    refuse_existing(html, plot=plot, force=force)
+
+
+def show(view: View, *, plot: Path | None, html: Path | None, json: bool) -> None:
+    """Draw and write a view, and print its tables, or with ``json`` its values."""
+    if plot is not None:
+        view.save(plot)
+    if html is not None:
+        view.save_html(html)
+    if json:
+        print(json_module.dumps(view.as_dict(), ensure_ascii=False))
+        return
+    console = Console()
+    for i, table in enumerate(view.tables()):
+        if i:
+            console.print()
+        if table.title:
+            console.print(Text(table.title, style="bold"), soft_wrap=True)
+        printed = plain_table(None, *table.columns)
+        for row in table.rows:
+            printed.add_row(*map(Text, row))  # not as markup, which tokens may look like
+        print_unwrapped(printed, console)
+    for note in view.notes():
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
+    report_written(plot, html)
+
+
+def report_written(*paths: Path | None) -> None:
+    """Say on standard error which files were written."""
+    for path in filter(None, paths):
+        typer.echo(f"wrote {path}", err=True)

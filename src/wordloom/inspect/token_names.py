@@ -1,0 +1,26 @@
+"""How tokens are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wordloom.text import Tokenizer
+
+
+def visible(token: str) -> str:
+    """Return a token with visible white space."""
+    return token.replace(" ", "␣").replace("\n", "↵").replace("\t", "⇥") or "∅"
+
+
+def namer(tokenizer: Tokenizer) -> Callable[[int], str]:
+    """Return a function from a token id to its text.
+
+    A model can have more ids than its tokenizer has tokens; the others are named by their number.
+    """
+
+    def name(index: int) -> str:
+        return tokenizer.token_text(index) if index < tokenizer.vocab_size else f"#{index}"
+
+    return name

@@ -1,0 +1,132 @@
+"""``wordloom inspect CHECKPOINT VIEW``: each view as text, JSON, picture and page, and its refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from wordloom.cli import app
+from wordloom.errors import WordloomError
+from wordloom.models import GPT2Config, LlamaConfig, RNNConfig, build
+from wordloom.text import Tokenizer
+from wordloom.weights import save_model
+
+TEXT = "the mole dug a hole and the mole sat on a mole rat. "
+VIEWS = {
+    "lens of a text": ["lens", "--prompt", "the mole"],
+    "lens": ["lens", "--file", "{text}", "--tokens", "50"],
+    "contributions": ["contributions", "--prompt", "the mole", "--target", "a", "--against", "b"],
+    "attribution": ["attribution", "--prompt", "the mole", "--most-steps", "64"],
+    "memories": ["memories", "--file", "{text}", "--tokens", "60", "--most", "2"],
+    "ablate": ["ablate", "--file", "{text}", "--tokens", "40", "--value", "mean"],
+    "patch": ["patch", "--clean", "the mole", "--corrupt", "the hole", "--target", "a", "--foil", "b"],
+    "heads": ["heads", "--length", "7"],
+    "words": ["words", "the mole dug", "a mole", "--word", "mole"],
+    "probe": ["probe", "--file", "{rows}"],
+    "geometry": ["geometry"],
+}
+OF_RECURRENT_MODELS = {"attribution", "patch", "words", "probe", "geometry"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("views")
+    (folder / "text.txt").write_text(TEXT * 3)
+    rows = [
+        f"{json.dumps({'text': 'a mole' if i % 2 else 'the rat', 'label': str(i % 2)})}\n" for i in range(40)
+    ]
+    (folder / "rows.jsonl").write_text("".join(rows))
+    tokenizer = Tokenizer.train([TEXT], kind="byte")
+    size = {"vocab_size": tokenizer.vocab_size, "dim": 20}
+    for name, config in {
+        "llama": LlamaConfig(max_seq_len=32, n_layers=2, n_heads=2, n_kv_heads=1, hidden_dim=11, **size),
+        "gpt2": GPT2Config(max_seq_len=32, n_layers=2, n_heads=5, **size),
+        "rnn": RNNConfig(cell="lstm", n_layers=2, **size),
+    }.items():
+        model = build(config, generator=torch.Generator().manual_seed(3))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(4)) / 3)
+        save_model(model, folder / name, tokenizer=tokenizer)
+    return folder
+
+
+def run(folder: Path, model: str, arguments: list[str], *more: object) -> str:
+    given = [each.format(text=folder / "text.txt", rows=folder / "rows.jsonl") for each in arguments]
+    done = CliRunner().invoke(app, ["inspect", str(folder / model), *given, *map(str, more)])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_each_view_in_each_form(name: str, folder: Path, tmp_path: Path) -> None:
+    for model in ("llama", "gpt2"):
+        plot, html = tmp_path / f"{model}.png", tmp_path / f"{model}.html"
+        text = run(folder, model, VIEWS[name], "--plot", plot, "--html", html)
+        assert "─" in text
+        assert plot.read_bytes().startswith(b"\x89PNG")
+        page = html.read_text()
+        assert page.startswith("<!doctype html>")
+        assert "http://www.w3.org" in page or "http" not in page  # the name space of an .svg, no address
+        assert " src=" not in page
+        json.loads(run(folder, model, VIEWS[name], "--json"))
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_recurrent_models_have_the_views_that_are_defined_for_them(name: str, folder: Path) -> None:
+    if name in OF_RECURRENT_MODELS:
+        json.loads(run(folder, "rnn", VIEWS[name], "--json"))
+    else:
+        with pytest.raises(WordloomError, match=r"RNN"):
+            run(folder, "rnn", VIEWS[name])
+
+
+def test_the_flags_of_formats_are_one_option(folder: Path, tmp_path: Path) -> None:
+    run(folder, "gpt2", VIEWS["heads"], "--png", tmp_path / "a.png")
+    run(folder, "gpt2", VIEWS["heads"], "--svg", tmp_path / "a.svg")
+    assert (tmp_path / "a.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["lens", "--prompt", "a", "--file", "{text}"], "both --prompt and --file name a text"),
+    (["lens", "--prompt", "a", "--tokens", "5"], "--prompt shows one text: leave out --tokens"),
+    (["lens", "--file", "{text}", "--top-k", "5"], "--top-k is for one text"),
+    (["contributions", "--prompt", "a", "--target", "the mole"], "name one token"),
+    (["attribution", "--prompt", "a", "--method", "gradient", "--most-steps", "50"], "computes one point"),
+    (["memories", "--neuron", "3"], "--neuron is a layer and a number"),
+    (["memories", "--file", "{text}", "--neuron", "9.0"], "neuron 9.0 does not exist"),
+    (["words", "a mole", "a rat", "--word", "mole"], "the word 'mole' does not occur in 'a rat'"),
+    (["heads", "--length", "17"], "length 17 does not fit the model; allowed: 2 to 16"),
+    (["heads", "--force"], "without --plot and --html no file is written"),
+    (["heads", "--plot", "a.jpg"], "no ending that names a picture format"),
+    (["patch", "--clean", "a", "--corrupt", "ab"], "1 and 2 tokens"),
+    (["lens", "--prompt", "a" * 40], "40 tokens and the model takes 32"),
+])  # fmt: skip
+def test_mistakes_get_one_line(folder: Path, arguments: list[str], says: str) -> None:
+    with pytest.raises((WordloomError, AssertionError), match=says.replace("(", "").replace("'", ".")):
+        run(folder, "gpt2", arguments)
+
+
+def test_a_page_that_exists_is_kept(folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "a.html"
+    page.write_text("mine")
+    with pytest.raises(WordloomError, match="exists; choose another name"):
+        run(folder, "gpt2", VIEWS["heads"], "--html", page)
+    assert page.read_text() == "mine"
+    run(folder, "gpt2", VIEWS["heads"], "--html", page, "--force")
+    assert page.read_text() != "mine"
+
+
+def test_contexts_of_neurons_are_kept(folder: Path, tmp_path: Path) -> None:
+    store = tmp_path / "contexts"
+    first = run(folder, "llama", VIEWS["memories"], "--store", store)
+    assert store.stat().st_size > 1000
+    assert run(folder, "llama", VIEWS["memories"], "--store", store) == first
+    with pytest.raises(WordloomError, match="another model, text or setting"):
+        run(folder, "gpt2", VIEWS["memories"], "--store", store)

@@ -1,0 +1,62 @@
+"""Views that are written while a model trains."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.run.conftest import write_corpus, write_recipe
+
+import wordloom
+from wordloom.errors import WordloomError
+from wordloom.inspect import lens
+from wordloom.inspect.token_names import namer
+from wordloom.run import train
+
+VIEWS = ["lens", "attention", "contributions"]
+
+
+def test_views_are_written_at_every_evaluation(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("the cat\n")
+    specs = [*(f"{view}:{text}" for view in VIEWS), "heads", "geometry"]
+    settings = ["train.steps=5", "train.evaluate_every=2", f"train.inspect={json.dumps(specs)}"]
+    run = train(write_recipe(tmp_path, write_corpus(tmp_path)), settings, out=tmp_path / "run").folder
+    for name in (*(f"{view}-text" for view in VIEWS), "heads", "geometry"):
+        files = sorted(path.name for path in (run / "views" / name).iterdir())
+        assert files == sorted(f"step-{step:08d}.{end}" for step in (2, 4, 5) for end in ("json", "png"))
+        for path in (run / "views" / name).glob("*.png"):
+            assert path.read_bytes().startswith(b"\x89PNG")
+    last = json.loads((run / "views" / "lens-text" / "step-00000005.json").read_text())
+    lm = wordloom.load(run)
+    seen = lens(lm.model, lm.tokenizer.prompt_ids("the cat"), namer(lm.tokenizer))
+    assert last["step"] == 5
+    assert last["tokens"] == list(seen.tokens)
+    assert last["nats"] == [pytest.approx(row, abs=1e-5) for row in seen.nats.tolist()]
+    plain = train(write_recipe(tmp_path, write_corpus(tmp_path)), settings[:2], out=tmp_path / "plain").folder
+    assert (plain / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(("spec", "says"), [
+    ("lense:text.txt", "unknown view 'lense:text.txt'; allowed: lens:FILE, attention:FILE"),
+    ("lens", "unknown view 'lens'; allowed: lens:FILE, attention:FILE"),
+    ("heads:text.txt", "unknown view 'heads:text.txt'"),
+    ("lens:nowhere.txt", "'nowhere.txt' cannot be read"),
+    ("lens:{long}", "tokens and the model takes"),
+    ("lens:{empty}", "give a text that is not empty"),
+])  # fmt: skip
+def test_a_mistake_ends_the_run_before_it_begins(tmp_path: Path, spec: str, says: str) -> None:
+    (tmp_path / "long.txt").write_text("a b " * 500)
+    (tmp_path / "empty.txt").write_text("\n")
+    spec = spec.format(long=tmp_path / "long.txt", empty=tmp_path / "empty.txt")
+    recipe = write_recipe(tmp_path, write_corpus(tmp_path))
+    with pytest.raises(WordloomError, match=says.replace("'", ".")):
+        train(recipe, [f"train.inspect={json.dumps([spec])}"], out=tmp_path / "run")
+    assert not (tmp_path / "run" / "recipe.toml").exists()
+
+
+def test_views_of_one_name_are_refused(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, write_corpus(tmp_path))
+    with pytest.raises(WordloomError, match="two views would be written into 'heads'"):
+        train(recipe, ['train.inspect=["heads", "heads"]'], out=tmp_path / "run")
