@@ -127,14 +127,16 @@ class Geometry(View):
         panels = figure.subplots(1, len(self.groups), squeeze=False)[0]
         middles = (BINS[:-1] + BINS[1:]) / 2
         for panel, group in zip(panels, self.groups, strict=True):
+            tallest = 0.0
             for each, colour, label in ((group.random, COLOURS[9], "random"), (group, COLOURS[0], "model")):
                 if each is not None:
                     density = each.histogram / each.histogram.sum() / (BINS[1] - BINS[0])
                     panel.plot(middles, density, color=colour, label=label)
                     panel.fill_between(middles, density, color=colour, alpha=0.15)
+                    tallest = tallest or float(density.max())
             widest = max(group.quantile, group.random_bound) * 1.3
             panel.set_xlim(-min(1.0, widest), min(1.0, widest))
-            panel.set_ylim(0)
+            panel.set_ylim(0, 1.5 * tallest)  # equal vectors would give a spike at 1 that hides the others
             panel.set_title(f"{group.name}: {group.N:,} in {group.D} dimensions", fontsize=FONT)
             panel.set_xlabel("cosine of a pair", fontsize=FONT - 1)
             panel.set_yticks([])

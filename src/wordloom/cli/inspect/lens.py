@@ -17,8 +17,8 @@ def command(
     prompt: str | None = option(None, "Show each token of this text."),
     file: str | None = option(
         None,
-        "Without --prompt, measure the tokens of this file or data set.  [default: the validation data of the "
-        "recipe]",
+        "Without --prompt, measure the tokens of this file or data set.  [default: the validation data of "
+        "the recipe]",
     ),
     tokens: int = option(10_000, "How many tokens to measure.", min=1),
     window: int | None = option(
