@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from tests.serve.servers import CONFIGS, Running, assistant, events, running
@@ -279,3 +280,45 @@ def test_health_and_metrics(server: Running) -> None:
         "time_to_first_token_seconds_bucket", "time_per_token_seconds_bucket", "rejected_requests",
     ):  # fmt: skip
         assert f"wordloom_{name}" in text
+
+
+def test_answers_can_be_sent_back_as_clients_have_them(client: openai.OpenAI) -> None:
+    settings: Any = {"model": "llama", "seed": 1, "max_tokens": 8}
+    first = client.chat.completions.create(messages=QUESTION, **settings).choices[0].message
+    for message in (first, first.model_dump(), {**first.model_dump(), "tool_calls": []}):
+        messages: Any = [*QUESTION, message, *QUESTION]
+        assert client.chat.completions.create(messages=messages, **settings).choices[0].message.content
+    asked: Any = [{"role": "user", "content": "Name the colour."}]
+    response = client.responses.create(model="llama", input=asked, max_output_tokens=8)
+    for output in (response.output, [item.model_dump() for item in response.output]):
+        again = client.responses.create(model="llama", input=[*asked, *output, *asked], max_output_tokens=8)
+        assert again.output_text
+    with pytest.raises(openai.BadRequestError, match="tools are not supported"):
+        client.chat.completions.create(
+            messages=[*QUESTION, {**first.model_dump(), "tool_calls": [{"id": "a"}]}, *QUESTION], **settings
+        )
+
+
+@pytest.mark.parametrize(("body", "says"), [
+    ({"stream_options": {"include_usage": True}}, "'stream_options' need 'stream': true"),
+    ({f"x{i}": 1 for i in range(120)}, "122 fields, and 100 are the most"),
+    ({"prompt": [1, "a"]}, "'prompt[1]': input should be a valid integer"),
+    ({"prompt": [1.5]}, "'prompt[0]': input should be a valid string or a valid integer"),
+    ({"prompt": ["a"] * 200}, "'prompt': list should have at most 128 items"),
+    ({"logprobs": "many"}, "'logprobs': input should be a valid integer"),
+])  # fmt: skip
+def test_the_reason_of_a_refusal_is_the_right_one(server: Running, body: dict[str, Any], says: str) -> None:
+    answer = server.post("/v1/completions", {"model": "llama", "prompt": "a", **body})
+    assert answer.status_code == 400
+    assert says in answer.json()["error"]["message"]
+
+
+def test_fields_without_effect_are_taken_and_bodies_that_are_no_json_are_not(server: Running) -> None:
+    body = {"model": "llama", "messages": QUESTION, "max_tokens": 2}
+    for field in ({"tools": []}, {"tool_choice": "auto"}, {"store": True}):
+        assert server.post("/v1/chat/completions", {**body, **field}).status_code == 200
+    for content in (b'{"model": "\xff"}', b"[" * 100_000, b'{"n": ' + b"9" * 5000 + b"}"):
+        headers = {"content-type": "application/json"}
+        answer = httpx.post(f"{server.url}/v1/completions", content=content, headers=headers, timeout=60)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"].startswith("the body is not JSON: ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,13 +86,17 @@ def _print_next(out: Console, folder: Path) -> None:
     from wordloom.run.demo import DEMO_PROMPT
 
     out.print("\n\nnext:", style="bold")
+    if shutil.which("wordloom") is None:
+        activate = Path(sys.prefix) / "bin" / "activate"
+        out.print(f"  source {activate}", markup=False, soft_wrap=True, end="")
+        out.print("   # so that the shell finds wordloom", style="dim", markup=False, soft_wrap=True)
     own_text = "data.train=my.txt tokenizer.vocab_size=2048 --out runs/mine"
     for command_line, what in (
         (f"wordloom chat {folder}", "type the beginning of a text"),
         (f"wordloom serve {folder}", "the same in a browser, with the probability of each token"),
         (f'wordloom generate {folder} --prompt "{DEMO_PROMPT}" --seed 2', "another sample"),
         (f"wordloom evaluate {folder} README.md", "loss and bits per byte of any text"),
-        (f"wordloom inspect {folder}", "where its parameters are"),
+        (f"wordloom inspect {folder} lens --prompt '{DEMO_PROMPT}'", "what each layer would predict"),
         (
             f"wordloom train first-chat --from {folder}",
             "teach it to answer, after: data fetch instruction-1100",

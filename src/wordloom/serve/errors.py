@@ -91,6 +91,8 @@ def add_handlers(app: FastAPI) -> None:
         message = str(error.detail)
         if error.status_code == 404:
             message = f"there is no path {shown(request.url.path)}; see 'Serve a model' in the documentation"
+        elif message == "There was an error parsing the body":  # FastAPI's
+            message = "the body is not JSON: it is not UTF-8, too deeply nested, or has too long a number"
         elif error.status_code == 405:
             allowed = (error.headers or {}).get("Allow", "")
             message = f"{request.url.path} is not for {request.method}" + (allowed and f"; use {allowed}")
@@ -112,15 +114,17 @@ def _explained(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     """Return an error of a body that does not have the form of a request.
 
     A field that may have several forms has an error for each form.  The form that the value comes closest to
-    has the deepest error, and among equally deep ones an error that is not about the type.
+    has an error that is not about the type, else the one that lies deepest and furthest.
     """
 
-    def closeness(error: Mapping[str, Any]) -> tuple[int, bool]:
-        return len(_path(error)), not error["type"].endswith("_type")
+    def closeness(error: Mapping[str, Any]) -> tuple[bool, int, list[int]]:
+        places = [part for part in error["loc"] if isinstance(part, int)]
+        return not error["type"].endswith("_type"), len(_path(error)), places
 
     field = errors[0]["loc"][:2]
-    first = max((one for one in errors if one["loc"][:2] == field), key=closeness)
-    name = shown(".".join(_path(first)))[1:-1]
+    of_field = [one for one in errors if one["loc"][:2] == field]
+    first = max(of_field, key=closeness)
+    name = shown(_named(first))[1:-1]
     if first["type"] == "json_invalid":
         return ApiError(
             400, f"the body is not JSON: {first.get('ctx', {}).get('error', 'it cannot be read')}"
@@ -130,11 +134,27 @@ def _explained(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     if first["type"] == "missing":
         wanted = f"'{name}' is missing" if name else "the request has no body; send JSON"
         return ApiError(400, wanted, param=name or None, code="missing_required_parameter")
-    if not name:
+    if first["type"] == "none_required":
+        message = f"'{name}' is not supported; leave it out"
+        return ApiError(400, message, param=name, code="unsupported_parameter")
+    if not name and first["type"] != "value_error":
         return ApiError(400, "the body must be a JSON object, sent with content-type: application/json")
-    message = str(first["msg"]).removeprefix("Value error, ")
-    message = message[0].lower() + message[1:]
+    alike = [one for one in of_field if closeness(one) == closeness(first) and one["loc"][0] == "body"]
+    message = " or ".join(dict.fromkeys(_message(one) for one in alike)).replace(" or input should be", " or")
+    if not name:
+        return ApiError(400, message, code="invalid_value")
     return ApiError(400, f"'{name}': {message}", param=name, code="invalid_value")
+
+
+def _message(error: Mapping[str, Any]) -> str:
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]
+
+
+def _named(error: Mapping[str, Any]) -> str:
+    """Return the value at fault as it is written in code, such as ``messages[0].content``."""
+    parts = [f"[{part}]" if part.isdecimal() else f".{part}" for part in _path(error)]
+    return "".join(parts).removeprefix(".")
 
 
 def _path(error: Mapping[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from wordloom.errors import WordloomError
 from wordloom.generate.settings import settings
 from wordloom.models import generation_limit
 from wordloom.run.checkpoint.kinds import Kind, kind_of
-from wordloom.run.checkpoint.loaders import Checkpoint, read_checkpoint, with_adapter
+from wordloom.run.checkpoint.loaders import Checkpoint, language_model_of, read_checkpoint, with_adapter
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.serve.engine import Engine
 from wordloom.serve.errors import ApiError, shown
@@ -55,6 +55,8 @@ class Served:
     Attributes:
         model: what :func:`wordloom.load` returns, word vectors, or a fastText classifier.
         adapted: the model with each of its adapters, by the name of the adapter.
+        writers: the language model as each adapter's folder describes it (tokenizer with its chat template,
+            system message, settings), by the name of the adapter; the weights are those of ``model``.
         description: the kind of model, for messages: "an encoder".
         kind: the kind of checkpoint; None for word vectors and fastText classifiers.
         engine: generates text; None for a model that generates none.
@@ -72,12 +74,17 @@ class Served:
     created: int
     n_bytes: int = 0
     adapted: Mapping[str, Adapted] = field(default_factory=dict)
+    writers: Mapping[str, LanguageModel] = field(default_factory=dict)
     kind: Kind | None = None
     checkpoint: Checkpoint | None = None
     engine: Engine | None = None
     derived: dict[str, Any] = field(default_factory=dict)
     used: float = 0.0
     busy: int = 0
+
+    def as_described(self, adapter: str | None) -> Any:
+        """Return the model with the tokenizer and the settings of an adapter; None: with its own."""
+        return self.model if adapter is None else self.writers.get(adapter, self.model)
 
     def with_adapter(self, adapter: str | None) -> Any:
         """Return the model with an adapter, which is loaded once; None: without one.
@@ -255,14 +262,19 @@ def load_served(
         for adapter, folder in source.adapters.items()
     }
     engine = None
+    writers: dict[str, LanguageModel] = {}
     if isinstance(model, LanguageModel):
+        writing = [adapter for adapter, each in adapted.items() if each.kind.result is LanguageModel]
         adapters = {
             adapter: load_adapted_model(
                 source.folder, source.adapters[adapter], device=choose_device(device)
             )[0]
-            for adapter, each in adapted.items()
-            if each.kind.result is LanguageModel
+            for adapter in writing
         }
+        for adapter in writing:
+            described = with_adapter(checkpoint, source.adapters[adapter])
+            writers[adapter] = lm = language_model_of(described, model.model)
+            settings(lm.generation_defaults, {}, tokenizer=lm.tokenizer)  # raises for one out of range
         engine = _engine(name, model, adapters, limits, metrics)
         if model.tokenizer is not None:
             settings(
@@ -272,7 +284,8 @@ def load_served(
         engine.start()
     return Served(
         name=name, source=source, model=model, worker=worker, description=kind.description, created=created,
-        n_bytes=_n_bytes(model.model), adapted=adapted, kind=kind, checkpoint=checkpoint, engine=engine,
+        n_bytes=_n_bytes(model.model), adapted=adapted, writers=writers, kind=kind, checkpoint=checkpoint,
+        engine=engine,
     )  # fmt: skip
 
 

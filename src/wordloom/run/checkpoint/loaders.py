@@ -187,17 +187,26 @@ def loader_of(result: Any) -> Loader:
     """Return the loader of a ``result`` made from a model and its tokenizer, such as a ``TextEncoder``."""
 
     def load(checkpoint: Checkpoint, device: str, dtype: str) -> Any:
-        folder, model = checkpoint.folder, _model(checkpoint, device, dtype)
-        tokenizer = folder_tokenizer(folder, model.config.vocab_size)
-        if tokenizer is None and checkpoint.base is not None:
-            tokenizer = folder_tokenizer(checkpoint.base, model.config.vocab_size)
-        return result.of(folder, model, tokenizer)
+        return _with_tokenizer(result, checkpoint, _model(checkpoint, device, dtype))
 
     return load
 
 
+def _with_tokenizer(result: Any, checkpoint: Checkpoint, model: Any) -> Any:
+    """Return a ``result`` of the model and the tokenizer of its folder, or of its base."""
+    tokenizer = folder_tokenizer(checkpoint.folder, model.config.vocab_size)
+    if tokenizer is None and checkpoint.base is not None:
+        tokenizer = folder_tokenizer(checkpoint.base, model.config.vocab_size)
+    return result.of(checkpoint.folder, model, tokenizer)
+
+
 def load_language_model(checkpoint: Checkpoint, device: str, dtype: str) -> LanguageModel:
-    lm: LanguageModel = loader_of(LanguageModel)(checkpoint, device, dtype)
+    return language_model_of(checkpoint, _model(checkpoint, device, dtype))
+
+
+def language_model_of(checkpoint: Checkpoint, model: Any) -> LanguageModel:
+    """Return ``model`` with what the folder says besides weights: tokenizer, system message and settings."""
+    lm: LanguageModel = _with_tokenizer(LanguageModel, checkpoint, model)
     data = None if checkpoint.recipe is None else checkpoint.recipe.data
     lm.system = data.system if isinstance(data, ChatData) else None
     paths = [folder / "generation_config.json" for folder in (checkpoint.folder, checkpoint.model_folder)]

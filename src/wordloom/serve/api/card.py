@@ -50,7 +50,7 @@ async def card(name: str, http: HttpRequest) -> dict[str, Any]:
             "context": None if served.engine is None else served.engine.room,
             **_network(served),
             "tokenizer": _tokenizer(served),
-            **_writing(served, kind),
+            **_writing(served.as_described(adapter), kind),
             "mask_token": _mask_token(served),
             "texts": _texts(served, kind, facts),
             "description": _line(facts.get("description")),
@@ -75,9 +75,8 @@ def _tokenizer(served: Served) -> dict[str, Any] | None:
     return {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size}
 
 
-def _writing(served: Served, kind: Kind | None) -> dict[str, Any]:
+def _writing(lm: Any, kind: Kind | None) -> dict[str, Any]:
     """Return whether the model chats, its system message, and the settings of its checkpoint."""
-    lm = served.model
     generates = kind is not None and kind.result is LanguageModel
     if not generates or not isinstance(lm, LanguageModel) or lm.tokenizer is None:
         return {"chat": False, "system": None, "sampling": None}

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
 from fastapi import Request as HttpRequest
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from wordloom.errors import ChatError
 from wordloom.run.models.language_model import LanguageModel
@@ -28,20 +28,33 @@ from wordloom.text.chat import Message, encode_chat, end_of_turn, template_of
 router = APIRouter()
 
 
+def _no_tools(calls: list[Any]) -> list[Any]:
+    if calls:
+        raise ValueError("tools are not supported; leave it out")
+    return calls
+
+
 class TextPart(Body):
     type: Literal["text", "input_text", "output_text"] = "text"
     text: Text
-    annotations: list[Any] | None = None
+    annotations: list[Any] | None = None  # of an answer that is sent back, as its log-probabilities
+    logprobs: list[Any] | None = None
 
 
 class ChatMessage(Body):
-    """A message; of its content, texts alone are read."""
+    """A message; of its content, texts alone are read.
+
+    Clients send answers back with all fields of an answer, most of which are empty.
+    """
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Text | Annotated[list[TextPart], Field(min_length=1, fail_fast=True)]
     name: Text | None = None
+    annotations: list[Any] | None = None
+    audio: None = None
+    function_call: None = None
     refusal: None = None
-    tool_calls: None = None
+    tool_calls: Annotated[list[Any], AfterValidator(_no_tools)] | None = None
 
     def message(self) -> Message:
         """Return the message as a template reads it."""
@@ -99,7 +112,7 @@ async def chat_completions(body: ChatCompletion, http: HttpRequest) -> Any:
     stack = AsyncExitStack()
     try:
         served, adapter = await stack.enter_async_context(using(http, body.model))
-        lm = writer_of(served)
+        lm = writer_of(served, adapter)
         messages = [message.message() for message in body.messages]
         prompt, ends = await read(size_of(messages), partial(chat_prompt, lm, messages))
         begun = body.continue_ids or []

@@ -87,7 +87,7 @@ async def completions(body: Completion, http: HttpRequest) -> Any:
     stack = AsyncExitStack()
     try:
         served, adapter = await stack.enter_async_context(using(http, body.model))
-        lm = writer_of(served)
+        lm = writer_of(served, adapter)
         n, prompts = body.n or 1, await read(size_of(body.prompt), partial(body.prompts, lm))
         if len(prompts) * n > http.app.state.models.limits.choices:
             most = http.app.state.models.limits.choices

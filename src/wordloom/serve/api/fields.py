@@ -109,7 +109,7 @@ class Unsupported(Body):
     """Fields of OpenAI's API that this server does not have; they may be absent, or have no effect."""
 
     tools: list[Any] | None = None
-    tool_choice: Literal["none"] | None = None
+    tool_choice: Literal["none", "auto"] | None = None
     functions: list[Any] | None = None
     function_call: Literal["none"] | None = None
     response_format: dict[str, Any] | None = None
@@ -119,7 +119,7 @@ class Unsupported(Body):
     parallel_tool_calls: bool | None = None
     reasoning_effort: None = None
     service_tier: Literal["auto", "default"] | None = None
-    store: Literal[False] | None = None
+    store: bool | None = None  # nothing is stored
     metadata: dict[str, str] | None = None
 
     def refuse(self) -> None:
@@ -127,7 +127,7 @@ class Unsupported(Body):
         from wordloom.serve.errors import ApiError
 
         for name in ("tools", "functions"):
-            if getattr(self, name) is not None:
+            if getattr(self, name):
                 raise ApiError(
                     400, f"'{name}' is not supported; leave it out", param=name, code="unsupported_parameter"
                 )

@@ -29,6 +29,7 @@ class InputMessage(ChatMessage):
     type: Literal["message"] = "message"
     id: Text | None = None
     status: Text | None = None
+    phase: Text | None = None
 
 
 class TextFormat(Body):
@@ -83,7 +84,7 @@ async def responses(body: ResponseRequest, http: HttpRequest) -> Any:
     stack = AsyncExitStack()
     try:
         served, adapter = await stack.enter_async_context(using(http, body.model))
-        lm = writer_of(served)
+        lm = writer_of(served, adapter)
         messages = body.messages()
         prompt, ends = await read(size_of(messages), partial(chat_prompt, lm, messages))
         given: dict[str, Any] = {

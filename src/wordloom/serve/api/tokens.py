@@ -38,13 +38,14 @@ async def tokenize(body: Tokenize, http: HttpRequest) -> dict[str, Any]:
     """Return the ids of a text, and the text of each."""
     if (body.text is None) == (body.messages is None):
         raise ApiError(400, "give either 'text' or 'messages'")
-    async with using(http, body.model) as (served, _):
-        tokenizer = tokenizer_of(served)
+    async with using(http, body.model) as (served, adapter):
+        tokenizer = tokenizer_of(served, adapter)
         if body.messages is not None:
             if served.engine is None:
                 raise ApiError(400, "'messages' need a model with a chat template", param="messages")
             messages = [message.message() for message in body.messages]
-            ids, _ = await read(size_of(messages), partial(chat_prompt, served.model, messages))
+            lm = served.as_described(adapter)
+            ids, _ = await read(size_of(messages), partial(chat_prompt, lm, messages))
         else:
             text = body.text or ""
             ids = list(await read(len(text), partial(tokenizer.encode_ids, text, specials="text")))
@@ -56,17 +57,17 @@ async def tokenize(body: Tokenize, http: HttpRequest) -> dict[str, Any]:
 @router.post("/detokenize")
 async def detokenize(body: Detokenize, http: HttpRequest) -> dict[str, Any]:
     """Return the text of ids."""
-    async with using(http, body.model) as (served, _):
-        tokenizer = tokenizer_of(served)
+    async with using(http, body.model) as (served, adapter):
+        tokenizer = tokenizer_of(served, adapter)
         V = tokenizer.vocab_size
         if any(index >= V for index in body.ids):
             raise ApiError(400, f"'ids' has an id beyond the vocabulary of {V:,}", param="ids")
         return {"text": tokenizer.decode(body.ids)}
 
 
-def tokenizer_of(served: Served) -> Tokenizer:
-    """Return the tokenizer of a model; raises ApiError without one."""
-    tokenizer = getattr(served.model, "tokenizer", None)
+def tokenizer_of(served: Served, adapter: str | None) -> Tokenizer:
+    """Return the tokenizer of a model or adapter; raises ApiError without one."""
+    tokenizer = getattr(served.as_described(adapter), "tokenizer", None)
     if not isinstance(tokenizer, Tokenizer):
         raise ApiError(400, f"the model {served.name!r} has no tokenizer", param="model")
     return tokenizer

@@ -65,8 +65,11 @@ async def _acquire_in_loader(models: Models, name: str, loader: Executor) -> tup
         raise
 
 
-def writer_of(served: Served) -> LanguageModel:
-    """Return the language model; raises ApiError for a model that writes no text, or while too many wait."""
+def writer_of(served: Served, adapter: str | None) -> LanguageModel:
+    """Return the language model as the adapter describes it.
+
+    Raises ApiError for a model that writes no text, and while too many requests wait.
+    """
     if served.engine is None:
         raise ApiError(
             400, f"the model {served.name!r} is {served.description}, and writes no text", param="model",
@@ -79,7 +82,7 @@ def writer_of(served: Served) -> LanguageModel:
     if served.engine.is_full:
         served.engine.metrics.of(served.name).rejected.inc()
         raise ApiError(429, "too many requests wait; ask again later", code="queue_full")
-    lm: LanguageModel = served.model
+    lm: LanguageModel = served.as_described(adapter)
     if lm.tokenizer is None:
         raise ApiError(400, f"the model {served.name!r} has no tokenizer, and reads no text", param="model")
     return lm
@@ -162,7 +165,7 @@ def write(
     Raises ApiError for settings out of range, a prompt that does not fit, and a full queue.
     """
     models: Models = http.app.state.models
-    limits, lm, engine = models.limits, served.model, served.engine
+    limits, lm, engine = models.limits, served.as_described(adapter), served.engine
     assert engine is not None
     asked = dict(body.given() if given is None else given)
     if asked.get("samples", 1) > limits.choices:

@@ -217,7 +217,7 @@ class WordStore:
         if isinstance(key, str):
             near = self._near(key)
             meant = f"; did you mean {' or '.join(map(repr, near))}?"
-            return meant if near else f"{among}index_to_key lists them"
+            return meant if near else f" of {len(self):,} words"
         if isinstance(key, int | np.integer):
             return f"{among}a number must be a row, 0 to {len(self) - 1:,}"
         return f"{among}give a word or the number of a row; queries also take a vector as a numpy array"
