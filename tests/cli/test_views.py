@@ -28,8 +28,9 @@ VIEWS = {
     "words": ["words", "the mole dug", "a mole", "--word", "mole"],
     "probe": ["probe", "--file", "{rows}"],
     "geometry": ["geometry"],
+    "knowledge": ["knowledge", "--facts", "{facts}"],
 }
-OF_RECURRENT_MODELS = {"attribution", "patch", "words", "probe", "geometry"}
+OF_RECURRENT_MODELS = {"knowledge", "attribution", "patch", "words", "probe", "geometry"}
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"{json.dumps({'text': 'a mole' if i % 2 else 'the rat', 'label': str(i % 2)})}\n" for i in range(40)
     ]
     (folder / "rows.jsonl").write_text("".join(rows))
+    (folder / "facts.jsonl").write_text('{"prompt": "the", "answer": " mole", "alternatives": [" rat"]}\n')
     tokenizer = Tokenizer.train([TEXT], kind="byte")
     size = {"vocab_size": tokenizer.vocab_size, "dim": 20}
     for name, config in {
@@ -56,7 +58,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, model: str, arguments: list[str], *more: object) -> str:
-    given = [each.format(text=folder / "text.txt", rows=folder / "rows.jsonl") for each in arguments]
+    given = [
+        each.format(facts=folder / "facts.jsonl", text=folder / "text.txt", rows=folder / "rows.jsonl")
+        for each in arguments
+    ]
     done = CliRunner().invoke(app, ["inspect", str(folder / model), *given, *map(str, more)])
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception

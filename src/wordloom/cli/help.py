@@ -96,6 +96,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "inspect heads": ("inspect runs/llama heads --plot heads.png",),
     "inspect words": ('inspect runs/bert words "He dug up a mole." "The spy was a mole." --word mole',),
     "inspect probe": ("inspect runs/bert probe --file sst2/train --pooling first",),
+    "inspect knowledge": ("inspect runs/llama knowledge --facts facts.jsonl",),
     "inspect geometry": ("inspect runs/llama geometry --plot cosines.png",),
     "inspect alignment": ('inspect runs/translation alignment "Ein Hund." --plot alignment.svg',),
     "inspect positions": ("inspect runs/llama positions --attention full --attention band:64",),

@@ -16,6 +16,7 @@ from wordloom.cli.inspect import (
     geometry,
     gradients,
     heads,
+    knowledge,
     lens,
     memories,
     parameters,
@@ -77,6 +78,7 @@ app.command("heads")(heads.command)
 app.command("words")(words.command)
 app.command("probe")(probe.command)
 app.command("geometry")(geometry.command)
+app.command("knowledge")(knowledge.command)
 app.command("alignment")(attention.alignment)
 app.command("gradients")(gradients.command)
 app.command("positions")(positions.command)
