@@ -145,7 +145,7 @@ def test_dimensionality_of_hand_built_directions(rng: random.Random) -> None:
 
 @pytest.mark.parametrize(
     ("points", "expected"),
-    [(polygon := 3, 2 / 3), (5, 2 / 5), ("tetrahedron", 3 / 4), ("antiprism", 3 / 8)],
+    [(3, 2 / 3), (5, 2 / 5), ("tetrahedron", 3 / 4), ("antiprism", 3 / 8)],
 )
 def test_the_polytopes_of_the_paper_have_their_dimensionality(points: int | str, expected: float) -> None:
     if isinstance(points, int):
@@ -206,12 +206,12 @@ def test_the_linear_model_converges_to_the_principal_components(rng: random.Rand
     rest = importance.sum() - importance[kept].sum()
     with torch.no_grad():
         found = linear_loss(models, density, importance)
-        torch.testing.assert_close(found, rest * dropped_loss(density), rtol=0.02, atol=1e-5)
+        torch.testing.assert_close(found, rest * dropped_loss(density), rtol=5e-3, atol=1e-5)
         assert bool((found >= rest * dropped_loss(density) * (1 - 1e-4)).all())  # the optimum
         expected = torch.zeros(n)
         expected[kept] = 1
         gram = models.weight.transpose(1, 2) @ models.weight
-        torch.testing.assert_close(gram, torch.diag(expected).expand(4, n, n), rtol=0, atol=0.08)
+        torch.testing.assert_close(gram, torch.diag(expected).expand(4, n, n), rtol=0, atol=0.04)
 
 
 def hand_built(n: int, dropped: int | None, pair: tuple[int, int] | None, density: float) -> ToyModels:
@@ -246,14 +246,14 @@ def test_the_closed_form_losses_are_those_of_the_hand_built_solutions(rng: rando
 
 
 def test_training_reaches_the_bound_of_the_hand_built_solutions(rng: random.Random) -> None:
-    """The best of 32 starts, because some end in a local optimum, is at most a few percent above the bound."""
+    """The best of 32 starts counts, because some starts end in a local optimum."""
     for n in (2, 3):
         s = torch.tensor([10 ** rng.uniform(-1.5, 0) for _ in range(2)])
         r = torch.tensor([10 ** rng.uniform(-1, 1) for _ in range(2)])
         found = phase_diagram(n, s, r, steps=500, starts=32, seed=rng.randrange(2**32))
         bound = torch.stack(list(solution_losses(n, s[None], r[:, None]).values())).amin(0)
         torch.testing.assert_close(found.bound, bound)
-        assert bool((found.loss <= 1.04 * bound).all()), (n, s, r, found.ratio)
+        assert bool((found.loss <= 1.03 * bound).all()), (n, s, r, found.ratio)
         assert bool((found.loss >= 0.5 * bound).all())
 
 

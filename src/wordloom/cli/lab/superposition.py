@@ -219,7 +219,7 @@ def _phases_table(result: Phases) -> Table:
 
 def _polytopes_table(result: Polytopes) -> Table:
     table = plain_table(
-        "400 features in 30 dimensions: features at each dimensionality",
+        "400 features in 30 dimensions; the last columns count the features within 0.01 of each D_i",
         "1 / (1 - S)", "dims per feature", "||W||^2", "sum of D_i", "represented", *_PLATEAU_COLUMNS,
     )  # fmt: skip
     for model in result.models:

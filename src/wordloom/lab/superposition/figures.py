@@ -198,11 +198,12 @@ def _scatter(panel: Any, result: Polytopes, across: list[float]) -> None:
         )
     levels: list[tuple[float, str]] = [(float(at), f"{at}  {name}") for at, name in PLATEAUS.items()]
     levels += [(1.0, "1  dedicated dimension"), (0.0, "0  not represented")]
+    raised = {2 / 5: 3.0, 3 / 8: -3.0}  # points, because these two names are close
     for level, name in levels:
         panel.axhline(level, color=figures.FAINT, linewidth=0.6, linestyle="--", zorder=0)
         panel.annotate(
-            name, (1.0, level), xycoords=("axes fraction", "data"), xytext=(4, 0), va="center",
-            textcoords="offset points", fontsize=figures.FONT - 1, color=figures.INK,
+            name, (1.0, level), xycoords=("axes fraction", "data"), xytext=(4, raised.get(level, 0.0)),
+            textcoords="offset points", va="center", fontsize=figures.FONT - 1, color=figures.INK,
         )  # fmt: skip
     panel.set_ylim(-0.03, 1.05)
     panel.set_ylabel("dimensionality $D_i$ of each feature", fontsize=figures.FONT)

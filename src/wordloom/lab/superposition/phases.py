@@ -28,7 +28,8 @@ STEPS = 600
 DENSITY_RANGE = (1.0, 0.01)
 IMPORTANCE_RANGE = (0.1, 10.0)
 _POINTS, _LEARNING_RATE = 32, 3e-2
-_TEST_POINTS, _TEST_ROWS = 2_048, 64  # values of each pattern, in all and at once
+_TEST_POINTS, _TEST_ROWS = 1_024, 64  # values of each pattern, in all and at once
+_CLOSE = 1.03  # loss relative to the bound up to which a model reaches it
 NAMES = ("not represented", "superposition", "dedicated dimension")
 
 
@@ -94,13 +95,14 @@ class Phases:
             title = f"{diagram.features} features in {diagram.features - 1}"
             outcomes = f"the theory's outcome at {diagram.agreement:.0%} of the points"
             lowest, highest = diagram.ratio.min().item(), diagram.ratio.max().item()
+            above = int((diagram.ratio > _CLOSE).sum())
             dense = (diagram.trained == 1)[:, 0].float().mean().item()
             sparse = (diagram.trained == 1)[:, -1].float().mean().item()
             found += [
                 Claim(f"{title}: trained models match the closed-form solutions.", outcomes),
                 Claim(
-                    f"{title}: no model is worse than the best of them.",
-                    f"loss / theory {lowest:.3f} to {highest:.3f}",
+                    f"{title}: the best of them bounds the loss.",
+                    f"loss / theory {lowest:.3f} to {highest:.3f}, above {_CLOSE:g} at {above} points",
                 ),
                 Claim(
                     f"{title}: superposition needs sparse features.",
@@ -210,7 +212,7 @@ def phase_diagram(
 def expected_losses(models: ToyModels, density: Tensor, importance: Tensor) -> Tensor:
     """Return the expected loss of each model [I], for density [I] and importance [I, n].
 
-    The expectation is exact over the patterns of present features, and takes 2,048 evenly spread values for
+    The expectation is exact over the patterns of present features, and takes 1,024 evenly spread values for
     each.  It differs from the integral by about 0.1 %.
     """
     points = even_points(_TEST_POINTS, models.features).view(-1, _TEST_ROWS, models.features)  # [.., P, n]

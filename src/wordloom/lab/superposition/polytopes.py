@@ -118,7 +118,7 @@ class Polytopes:
         near = [model.on_plateau[name] for model in self.models]
         count = sum(model.polytopes.get(name, 0) for model in self.models)
         most = max(range(len(near)), key=near.__getitem__)
-        place = f", most ({near[most]}) at density {self.models[most].density:.2f}" if near[most] else ""
+        place = f", most ({near[most]}) at density {self.models[most].density:.2f}" if near[most] > 2 else ""
         plural = f"{name}{'' if count == 1 else 's'}"
         return Claim(f"Features gather at {at} ({name}).", f"{sum(near)} features{place}; {count} {plural}")
 
