@@ -102,7 +102,7 @@ class Phases:
                 Claim(f"{title}: trained models match the closed-form solutions.", outcomes),
                 Claim(
                     f"{title}: the best of them bounds the loss.",
-                    f"loss / theory {lowest:.3f} to {highest:.3f}, above {_CLOSE:g} at {above} points",
+                    f"loss / theory {lowest:.3f} to {highest:.3f}; points above {_CLOSE:g}: {above}",
                 ),
                 Claim(
                     f"{title}: superposition needs sparse features.",
