@@ -32,6 +32,7 @@ from wordloom.cli.chat import command as chat
 from wordloom.cli.embed import command as embed
 from wordloom.cli.help import use_help_pages
 from wordloom.cli.inspect import command as inspect
+from wordloom.cli.lab import command as lab
 from wordloom.cli.usage import UsageError, usage_line
 from wordloom.cli.vectors import command as vectors
 from wordloom.errors import WordloomError
@@ -71,6 +72,7 @@ app.command("average")(average.command)
 app.command("convert")(convert.command)
 app.command("merge")(merge.command)
 app.add_typer(inspect.app, name="inspect")
+app.add_typer(lab.app, name="lab", help="Reproduce the figures of papers with small experiments.")
 app.command("demo")(demo.command)
 use_help_pages(app)
 

@@ -1,0 +1,1 @@
+"""``wordloom lab``."""

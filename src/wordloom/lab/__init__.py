@@ -1,0 +1,1 @@
+"""Small experiments that reproduce a paper's figures within minutes, on synthetic data."""
