@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -206,3 +207,18 @@ def rng() -> random.Random:
     print(f"seed {seed}")  # shown when the test fails
     torch.manual_seed(seed)
     return random.Random(seed)
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """A browser, of which a process can have one; without it, the test is skipped."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright, which drives it, is missing")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine: pages are not tested")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()

@@ -21,7 +21,7 @@ from wordloom.errors import ConfigError, GenerationError
 from wordloom.inspect.figures import SHADES, add_colour_bar, new_figure, save_figure
 from wordloom.inspect.token_names import visible
 from wordloom.inspect.view import View
-from wordloom.inspect.view.page import data_as_html, resource
+from wordloom.inspect.view.pages import data_as_html, resource
 from wordloom.models import context_limit
 from wordloom.nn import Attention
 from wordloom.nn.evaluating import evaluating

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from tests.serve.tiny import save_talker, save_tiny
 
 from wordloom.serve.limits import Limits
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 CONTEXT = 16384  # holds 500 messages
 
 
@@ -44,17 +42,6 @@ def server(folders: dict[str, Path]) -> Iterator[str]:
 def server_with_key(folders: dict[str, Path]) -> Iterator[str]:
     with running({"chat": folders["chat"]}, Limits(keys=("open sesame",))) as found:
         yield f"{found.url}/"
-
-
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright, which drives the page, is missing")
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine: the page is not tested")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

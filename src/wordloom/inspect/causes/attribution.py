@@ -26,7 +26,7 @@ from wordloom.errors import ConfigError, NonFiniteError
 from wordloom.inspect.figures import FONT, GRID, hide_frame, new_figure
 from wordloom.inspect.token_names import visible
 from wordloom.inspect.view import Table, View
-from wordloom.inspect.view.page import data_as_html, resource
+from wordloom.inspect.view.pages import data_as_html, resource
 from wordloom.nn.evaluating import evaluating
 
 Method = Literal["integrated-gradients", "gradient", "occlusion"]

@@ -21,7 +21,7 @@ from wordloom.inspect.layers.states import Readout, layer_states, readout, row_o
 from wordloom.inspect.layers.windows import batches_of, padded
 from wordloom.inspect.token_names import visible
 from wordloom.inspect.view import Table, View
-from wordloom.inspect.view.page import data_as_html, resource
+from wordloom.inspect.view.pages import data_as_html, resource
 from wordloom.nn.evaluating import evaluating
 
 CHUNK_ELEMENTS = 1 << 20  # of logits computed at once

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wordloom.inspect.figures import save_figure
-from wordloom.inspect.view.page import figure_as_html, page, table_as_html, write_page
+from wordloom.inspect.view.pages import figure_as_html, page, table_as_html, write_page
 
 
 class Table(NamedTuple):
