@@ -93,6 +93,29 @@ def test_escape_stops(driver: Driver) -> None:
     assert len(driver.asked[1]["messages"]) == 3
 
 
+def test_an_answer_that_a_reload_interrupts_is_stopped(driver: Driver) -> None:
+    page = driver.open(tokens=4000).page
+    for _ in range(3):  # the browser breaks the connection sooner or later
+        driver.begin("write a long answer")
+        page.wait_for_timeout(150)
+        page.reload()
+        page.wait_for_selector(TOKENS, state="attached")
+        assert page.text_content(".message.assistant:last-child .note") == "Stopped."
+        driver.press("New")
+
+
+def test_an_answer_whose_connection_breaks_has_failed(driver: Driver) -> None:
+    page = driver.open().page
+    page.route(
+        "**/v1/chat/completions", lambda route: route.fulfill(content_type="text/event-stream", body="")
+    )
+    driver.ask("the sea")
+    note = page.text_content(".message.assistant .note.error")
+    assert note == "The connection broke before the answer ended."
+    page.reload()
+    page.wait_for_selector('.note.error:has-text("The connection broke")')
+
+
 def test_an_answer_that_was_stopped_continues(driver: Driver) -> None:
     driver.open(tokens=6)
     first = driver.ask("the sea")
