@@ -613,6 +613,28 @@ def test_the_key_is_asked_for_once(chromium: Any, server_with_key: str) -> None:
     driver.check()
 
 
+def test_a_key_that_no_header_can_hold_is_not_stored(chromium: Any, server_with_key: str) -> None:
+    context = chromium.new_context()
+    driver = Driver(context.new_page(), server_with_key)
+    driver.expected.append("401")
+    page = driver.page
+    page.goto(server_with_key)
+    for key in ("ключ", "clé", "  "):
+        page.fill("#api-key", key)
+        page.keyboard.press("Enter")
+        page.wait_for_selector('dialog [role=alert]:has-text("A key consists of ASCII letters, digits")')
+        assert page.evaluate("() => sessionStorage.length") == 0
+    page.evaluate("() => sessionStorage.setItem('wordloom-api-key', 'ключ')")
+    page.reload()
+    page.wait_for_selector('dialog:has-text("This server asks for an API key.")')
+    assert page.is_hidden("#notice")
+    page.fill("#api-key", "open sesame")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#draft")
+    context.close()
+    driver.check()
+
+
 def test_an_answer_that_ends(driver: Driver) -> None:
     page = driver.open().page
     end = {"id": 0, "token": "<|endoftext|>", "logprob": -2.0, "kept": 0.1, "ends": True}
