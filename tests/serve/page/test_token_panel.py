@@ -102,7 +102,8 @@ def test_a_token_that_comes_to_lie_below_the_pointer_does_not_open_the_panel(ans
     covered = page.evaluate("""([tokens, box]) => [...document.querySelectorAll(tokens)].slice(1)
         .map((each) => each.getBoundingClientRect())
         .map(({x, y, width, height}) => [x + width / 2, y + height / 2])
-        .filter(([x, y]) => x > box.x && x < box.x + box.width && y > box.y && y < box.y + box.height)""", [TOKENS, box])  # fmt: skip
+        .filter(([x, y]) => x > box.x && x < box.x + box.width)
+        .filter(([x, y]) => y > box.y && y < box.y + box.height)""", [TOKENS, box])  # fmt: skip
     assert covered
     page.mouse.move(*covered[0])
     page.keyboard.press("Escape")

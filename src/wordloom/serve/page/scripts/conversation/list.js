@@ -21,7 +21,7 @@ export class ConversationList {
       input.value = "";
       if (!file) return;
       try {
-        take(imported(await file.text()));
+        await take(imported(await file.text()));
       } catch (error) {
         notify(`${file.name}: ${error.message}`);
       }
