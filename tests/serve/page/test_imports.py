@@ -55,6 +55,42 @@ def test_an_import_is_opened_with_a_model_of_its_kind(driver: Driver, view: str,
     shows(driver, "the sea")
 
 
+def test_no_probability_of_an_import_exceeds_1(driver: Driver) -> None:
+    page = driver.open("chat").page
+    damaged = written_with("chat").replace('"logprob": -1.0', '"logprob": 1e308')
+    damaged = damaged.replace('"logprob": 0, "kept": 0.1', '"logprob": 1e308, "kept": -1e308')
+    assert damaged.count("e308") == 6
+    driver.import_file(damaged)
+    page.wait_for_selector(TOKENS, state="attached")
+    assert page.get_attribute(TOKENS, "aria-label").endswith(", 100 %")
+    page.locator(TOKENS).first.click()
+    cells = page.locator("#token-panel tbody tr").first.locator("td").all_text_contents()
+    assert cells[1:] == ["100 %", "0 %"]
+
+
+def test_the_field_at_fault_is_named(driver: Driver) -> None:
+    page = driver.open("chat").page
+    driver.expected.append("400")
+    found = json.loads(written_with("chat"))
+    found["nodes"]["m1"]["made"] = {"system": "", "settings": {
+        "temperature": {"value": -1, "from": "given"}, "seed": {"value": 1, "from": "given"}}}  # fmt: skip
+    driver.import_file(json.dumps(found))
+    page.wait_for_selector(TOKENS, state="attached")
+    driver.press("Details: how this answer was made")
+    driver.press("Repeat exactly")
+    fault = "Temperature: input should be greater than or equal to 0"
+    page.wait_for_selector(f'.note.error:has-text("{fault}")')
+    page.fill("#sampling-stop", "a\n" * 65)
+    driver.press("Retry: write another answer")
+    page.wait_for_selector('.note.error:has-text("Stop: list should have at most 64 items after validation")')
+    said = page.evaluate("""async () => {
+        const { ApiError } = await import("./scripts/api.js");
+        return ["'texts.2': it is too long", "'top_k': input is wrong", "'a' is missing", "it is lost"].map(
+            (each) => new ApiError(400, each).message);
+    }""")
+    assert said == ["Texts, item 3: it is too long", "Top k: input is wrong", "'a' is missing", "It is lost"]
+
+
 def test_an_import_without_a_model_of_its_kind_is_refused(driver: Driver) -> None:
     page = driver.page
 
