@@ -107,3 +107,12 @@ def test_an_import_without_a_model_of_its_kind_is_refused(driver: Driver) -> Non
         driver.press("Dismiss")
         assert page.locator(".message").count() == 0
     page.unroute_all()
+
+
+def test_an_import_without_the_server_says_that_it_cannot_be_reached(driver: Driver) -> None:
+    page = driver.open("base").page
+    page.route("**/card", lambda route: route.abort())
+    driver.expected.append("ERR_FAILED")
+    driver.import_file(written_with("rnn"))
+    page.wait_for_selector('#notice:has-text("chat.json: The server cannot be reached.")')
+    page.unroute_all()

@@ -106,9 +106,7 @@ async function modelFor({ model, kind }) {
   const slow = setTimeout(() => notify("The model is being loaded…"), LOADS_AFTER);
   try {
     for (const name of new Set([model, card?.id, ...kinds.keys(), ...names])) {
-      if (!names.includes(name)) continue;
-      if (!kinds.has(name)) await cardOf(name).catch(() => null); // a model that cannot be loaded is not for this
-      if (kinds.get(name) === kind) return name;
+      if (names.includes(name) && (await kindOf(name)) === kind) return name;
     }
     return null;
   } finally {
@@ -117,6 +115,17 @@ async function modelFor({ model, kind }) {
       dismissNotice();
       place.setAttribute("aria-busy", "false");
     }
+  }
+}
+
+// Return the kind of the conversations with a model; null for a model without any, and one that cannot be loaded.
+async function kindOf(model) {
+  if (kinds.has(model)) return kinds.get(model);
+  try {
+    return conversationKind(await cardOf(model));
+  } catch (error) {
+    if (error.status !== 503) throw error;
+    return null;
   }
 }
 

@@ -64,7 +64,7 @@ export class ConversationList {
     if (!kept || kept.nodes.root.children.length === 0) return;
     notify(`“${titleOf(kept)}” is deleted.`, { label: "Undo", run: () => {
       remember(kept);
-      this.take(kept);
+      this.take(kept).catch((error) => notify(error.message));
     } });
   }
 
