@@ -93,6 +93,29 @@ def test_escape_stops(driver: Driver) -> None:
     assert len(driver.asked[1]["messages"]) == 3
 
 
+def test_an_answer_that_a_reload_interrupts_is_stopped(driver: Driver) -> None:
+    page = driver.open(tokens=4000).page
+    for _ in range(3):  # the browser breaks the connection sooner or later
+        driver.begin("write a long answer")
+        page.wait_for_timeout(150)
+        page.reload()
+        page.wait_for_selector(TOKENS, state="attached")
+        assert page.text_content(".message.assistant:last-child .note") == "Stopped."
+        driver.press("New")
+
+
+def test_an_answer_whose_connection_breaks_has_failed(driver: Driver) -> None:
+    page = driver.open().page
+    page.route(
+        "**/v1/chat/completions", lambda route: route.fulfill(content_type="text/event-stream", body="")
+    )
+    driver.ask("the sea")
+    note = page.text_content(".message.assistant .note.error")
+    assert note == "The connection broke before the answer ended."
+    page.reload()
+    page.wait_for_selector('.note.error:has-text("The connection broke")')
+
+
 def test_an_answer_that_was_stopped_continues(driver: Driver) -> None:
     driver.open(tokens=6)
     first = driver.ask("the sea")
@@ -586,6 +609,28 @@ def test_the_key_is_asked_for_once(chromium: Any, server_with_key: str) -> None:
     assert page.locator("dialog").count() == 0
     assert page.evaluate("() => JSON.stringify(localStorage).includes('sesame')") is False
     assert page.evaluate("() => JSON.stringify(sessionStorage).includes('sesame')") is True
+    context.close()
+    driver.check()
+
+
+def test_a_key_that_no_header_can_hold_is_not_stored(chromium: Any, server_with_key: str) -> None:
+    context = chromium.new_context()
+    driver = Driver(context.new_page(), server_with_key)
+    driver.expected.append("401")
+    page = driver.page
+    page.goto(server_with_key)
+    for key in ("ключ", "clé", "  "):
+        page.fill("#api-key", key)
+        page.keyboard.press("Enter")
+        page.wait_for_selector('dialog [role=alert]:has-text("A key consists of ASCII letters, digits")')
+        assert page.evaluate("() => sessionStorage.length") == 0
+    page.evaluate("() => sessionStorage.setItem('wordloom-api-key', 'ключ')")
+    page.reload()
+    page.wait_for_selector('dialog:has-text("This server asks for an API key.")')
+    assert page.is_hidden("#notice")
+    page.fill("#api-key", "open sesame")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#draft")
     context.close()
     driver.check()
 

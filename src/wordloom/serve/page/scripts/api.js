@@ -4,12 +4,18 @@ import { eventsOf } from "./events.js";
 import { askForKey, currentKey } from "./key.js";
 
 export class ApiError extends Error {
-  // The name of the field in front of a message is for programs.
   constructor(status, message) {
-    const said = message.replace(/^'[\w.[\]]+': /, "");
-    super(said.charAt(0).toUpperCase() + said.slice(1));
+    const shown = message.replace(/^'(\w+(?:\.\w+)*)'(?=: )/, (_, path) => fieldOf(path));
+    super(shown.charAt(0).toUpperCase() + shown.slice(1));
     this.status = status;
   }
+}
+
+// Return the name of a request's field as the forms write it: "Top k" for top_k, "Texts, item 3" for texts.2.
+function fieldOf(path) {
+  const [first, ...others] = path.split(".").map((part) => part.replaceAll("_", " "));
+  const places = others.map((part) => (/^\d+$/.test(part) ? `, item ${Number(part) + 1}` : `, ${part}`));
+  return first.charAt(0).toUpperCase() + first.slice(1) + places.join("");
 }
 
 async function request(path, { body, signal } = {}) {

@@ -3,10 +3,14 @@
 import { button, element } from "./dom.js";
 
 const NAME = "wordloom-api-key";
+const CHARACTERS = /^[ -~]+$/; // those of ASCII that a header can hold
+const WRONG = "A key consists of ASCII letters, digits and punctuation.";
 let asking = null;
 
+// Return the key, or null; a header cannot hold other characters.
 export function currentKey() {
-  return sessionStorage.getItem(NAME);
+  const key = sessionStorage.getItem(NAME);
+  return key !== null && CHARACTERS.test(key) ? key : null;
 }
 
 // Ask for the key; requests that fail at the same time share the question.
@@ -18,7 +22,10 @@ export function askForKey(refused) {
 function ask(refused) {
   sessionStorage.removeItem(NAME);
   return new Promise((resolve) => {
-    const input = element("input", { type: "password", id: "api-key", autocomplete: "off", required: true });
+    const problem = element("p", { id: "key-problem", class: "problem", role: "alert" });
+    const input = element("input", {
+      type: "password", id: "api-key", autocomplete: "off", required: true, "aria-describedby": problem.id,
+    });
     const form = element(
       "form",
       { method: "dialog" },
@@ -26,13 +33,20 @@ function ask(refused) {
       element("p", {}, refused ? "The server refused this key." : "This server asks for an API key."),
       element("label", { for: "api-key" }, "Key"),
       input,
+      problem,
       element("p", { class: "row" }, element("button", { type: "submit" }, "Use this key"),
         button("Cancel", () => dialog.close())),
     );
     const dialog = element("dialog", { class: "small", "aria-labelledby": "key-heading" }, form);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      sessionStorage.setItem(NAME, input.value.trim());
+      const key = input.value.trim();
+      if (!CHARACTERS.test(key)) {
+        problem.textContent = WRONG;
+        input.select();
+        return;
+      }
+      sessionStorage.setItem(NAME, key);
       dialog.close("given");
     });
     dialog.addEventListener("close", () => {

@@ -17,6 +17,12 @@ const MODULES = {
   "word vectors": () => import("./kinds/words.js"),
 };
 
+// Return the kind of the conversations with a model, or null if it has none.
+export function conversationKind(card) {
+  if (card.kind !== "a causal language model") return null;
+  return card.chat ? "chat" : "completion";
+}
+
 // Return the function that shows a model; it returns an object with `close`.
 export async function viewOf(card) {
   const load = MODULES[card.kind];

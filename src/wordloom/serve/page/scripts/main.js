@@ -6,7 +6,7 @@ import { openCard } from "./card.js";
 import { load as loadConversation } from "./conversation/storage.js";
 import { titleOf } from "./conversation/tree.js";
 import { button, closeDialogs, dismissNotice, element, notify } from "./dom.js";
-import { viewOf } from "./kinds.js";
+import { conversationKind, viewOf } from "./kinds.js";
 import { setUpTheme } from "./theme.js";
 
 const chooser = document.getElementById("model");
@@ -14,10 +14,11 @@ const cardButton = document.getElementById("card-button");
 const place = document.getElementById("view");
 const NOTHING = { close() {} };
 const LOADS_AFTER = 800; // ms, before the page says that a model is being loaded
+const kinds = new Map(); // of the conversations with each model whose card is known, by the model's name
 let names = [];
 let shown = NOTHING;
 let card = null;
-let carried = null; // the conversation to continue with the model that was just chosen
+let carried = null; // the conversation to show with the model of the next address
 let latest = 0;
 
 // Show what the address names.
@@ -62,7 +63,7 @@ async function load(model, { conversation, taken }, turn) {
   cardButton.disabled = true;
   const slow = setTimeout(() => { if (turn === latest) notify("The model is being loaded…"); }, LOADS_AFTER);
   try {
-    const found = await getJson(`v1/models/${model.split("/").map(encodeURIComponent).join("/")}/card`);
+    const found = await cardOf(model);
     const show = await viewOf(found);
     if (turn !== latest) return; // another address was chosen in the meantime
     dismissNotice();
@@ -71,7 +72,7 @@ async function load(model, { conversation, taken }, turn) {
     card = found;
     cardButton.disabled = false;
     document.title = `${model} · Wordloom`;
-    shown = show(place, { card, conversation, taken, serves: (name) => names.includes(name) });
+    shown = show(place, { card, conversation, taken, models: { serves, modelFor, open } });
     if (!isFirst) shown.focus?.();
   } catch (error) {
     if (turn !== latest) return;
@@ -82,6 +83,59 @@ async function load(model, { conversation, taken }, turn) {
     if (turn === latest) place.setAttribute("aria-busy", "false");
   }
 }
+
+async function cardOf(model) {
+  const found = await getJson(`v1/models/${model.split("/").map(encodeURIComponent).join("/")}/card`);
+  kinds.set(model, conversationKind(found));
+  return found;
+}
+
+// -- models for conversations, which the views of conversations ask for ---------------------------------------
+
+// Return whether the server has a model, and whether the model has conversations of this kind.  The page does not
+// know the kind of a model before it has read the model's card.
+function serves(model, kind = null) {
+  return names.includes(model) && (kind === null || !kinds.has(model) || kinds.get(model) === kind);
+}
+
+// Return the name of a model for a conversation, or null.  The conversation's own model comes first, then the one in
+// view; any other model of the right kind is the last resort, since the server may have to load each of them.
+async function modelFor({ model, kind }) {
+  const turn = latest;
+  place.setAttribute("aria-busy", "true");
+  const slow = setTimeout(() => notify("The model is being loaded…"), LOADS_AFTER);
+  try {
+    for (const name of new Set([model, card?.id, ...kinds.keys(), ...names])) {
+      if (names.includes(name) && (await kindOf(name)) === kind) return name;
+    }
+    return null;
+  } finally {
+    clearTimeout(slow);
+    if (turn === latest) {
+      dismissNotice();
+      place.setAttribute("aria-busy", "false");
+    }
+  }
+}
+
+// Return the kind of the conversations with a model; null for a model without any, and one that cannot be loaded.
+async function kindOf(model) {
+  if (kinds.has(model)) return kinds.get(model);
+  try {
+    return conversationKind(await cardOf(model));
+  } catch (error) {
+    if (error.status !== 503) throw error;
+    return null;
+  }
+}
+
+// Show a conversation with another model; `isStored` says whether its address leads to it.
+function open(model, conversation, isStored) {
+  carried = conversation;
+  go({ model, conversation: isStored ? conversation.id : null });
+}
+
+// -- problems ---------------------------------------------------------------------------------------------------
 
 // Say that the server lacks a model; the conversation with it goes on with the one that is chosen instead.
 function showAbsent(model, id) {

@@ -9,6 +9,7 @@ import { textOf } from "./tokens.js";
 import { addNode, pathTo } from "./tree.js";
 
 const ALTERNATIVES = 8; // of each token
+const LEAVING = 500; // ms, within which `pagehide` follows a connection that broke because the browser leaves the page
 
 export class Answers {
   // `view` is the ConversationView that shows the answers.
@@ -67,7 +68,8 @@ export class Answers {
       this.fit(body, run, kept.length);
       for await (const chunk of postStream(format.path, body, run.controller.signal)) this.receive(run, chunk);
     } catch (error) {
-      if (error.name !== "AbortError") {
+      const isStopped = error.name === "AbortError" || (error.status === 0 && (await isPageLeft()));
+      if (!isStopped) {
         node.finish = "error";
         node.error = error.message;
       }
@@ -228,6 +230,14 @@ export class Answers {
 // Return a random seed of 32 bits.
 function newSeed() {
   return crypto.getRandomValues(new Uint32Array(1))[0];
+}
+
+// Return whether the browser leaves the page.  A reload breaks the connections just before `pagehide`.
+function isPageLeft() {
+  return new Promise((resolve) => {
+    addEventListener("pagehide", () => resolve(true), { once: true });
+    setTimeout(() => resolve(false), LEAVING);
+  });
 }
 
 // Say whether an answer has the tokens of the one that it repeats; either may have been stopped.

@@ -73,9 +73,9 @@ function tokenOf(token) {
   require(isObject(token) && Number.isInteger(token.id), "A token is damaged.");
   const alternatives = Array.isArray(token.alternatives) ? token.alternatives : [];
   return {
-    id: token.id, text: text(token.text), logprob: number(token.logprob), ends: token.ends === true,
+    id: token.id, text: text(token.text), logprob: logprob(token.logprob), ends: token.ends === true,
     alternatives: alternatives.filter(isObject).map((each) => ({
-      id: number(each.id), token: text(each.token), logprob: number(each.logprob), kept: number(each.kept),
+      id: number(each.id), token: text(each.token), logprob: logprob(each.logprob), kept: share(each.kept),
       ends: each.ends === true,
     })),
   };
@@ -112,4 +112,13 @@ function text(value) {
 
 function number(value) {
   return Number.isFinite(value) ? value : 0;
+}
+
+// No probability exceeds 1; rounding may have made one slightly larger.
+function logprob(value) {
+  return Math.min(number(value), 0);
+}
+
+function share(value) {
+  return Math.min(Math.max(number(value), 0), 1);
 }

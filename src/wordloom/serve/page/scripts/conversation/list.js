@@ -21,7 +21,7 @@ export class ConversationList {
       input.value = "";
       if (!file) return;
       try {
-        take(imported(await file.text()));
+        await take(imported(await file.text()));
       } catch (error) {
         notify(`${file.name}: ${error.message}`);
       }
@@ -64,7 +64,7 @@ export class ConversationList {
     if (!kept || kept.nodes.root.children.length === 0) return;
     notify(`“${titleOf(kept)}” is deleted.`, { label: "Undo", run: () => {
       remember(kept);
-      this.take(kept);
+      this.take(kept).catch((error) => notify(error.message));
     } });
   }
 

@@ -2,30 +2,31 @@
 
 import { moveFocus } from "./tokens.js";
 
-const HOVER = 120; // ms before the panel opens
-
 // `nodeOf(id)` returns the message of an article.
 export function listenToTokens(log, panel, nodeOf) {
-  let hover = null;
+  let pointed = null; // the token below the pointer
   const tokenAt = (target) => {
     const span = target?.closest?.(".token[data-index]");
     const node = span && nodeOf(span.closest("article").dataset.id);
     return node ? [span, node, Number(span.dataset.index)] : null;
   };
 
-  log.addEventListener("pointerover", (event) => {
-    clearTimeout(hover);
+  // The browser fires pointerover, but not pointermove, when an element comes to lie below a pointer at rest.
+  log.addEventListener("pointermove", (event) => {
     const at = event.pointerType === "touch" ? null : tokenAt(event.target);
-    if (at) hover = setTimeout(() => panel.show(...at), HOVER);
-    else if (panel.open) panel.hideSoon();
+    const span = at ? at[0] : null;
+    if (span === pointed) return;
+    pointed = span;
+    if (at) panel.showSoon(...at);
+    else panel.hideSoon();
   });
   log.addEventListener("pointerleave", () => {
-    clearTimeout(hover);
+    pointed = null;
     panel.hideSoon();
   });
   log.addEventListener("focusin", (event) => {
     const at = tokenAt(event.target);
-    if (at && event.target.matches(":focus-visible")) panel.show(...at);
+    if (at && event.target.matches(":focus-visible") && !panel.isReturning) panel.show(...at);
   });
   log.addEventListener("focusout", (event) => {
     if (!tokenAt(event.relatedTarget) && !panel.box.contains(event.relatedTarget)) panel.hideSoon();

@@ -3,6 +3,7 @@
 import { button, element, percent } from "../dom.js";
 import { visible } from "./tokens.js";
 
+const SHOW_AFTER = 120; // ms that the pointer rests on a token
 const HIDE_AFTER = 250; // ms, to move the pointer from the token into the panel
 
 export class TokenPanel {
@@ -14,6 +15,8 @@ export class TokenPanel {
     this.inspect = inspect;
     this.span = null;
     this.pinned = false;
+    this.isReturning = false; // while a closing panel gives the focus back to its token
+    this.timer = null; // shows or hides the panel soon
     this.box = element("div", {
       id: "token-panel", role: "dialog", "aria-label": "Token", hidden: true,
       onpointerenter: () => clearTimeout(this.timer),
@@ -84,8 +87,13 @@ export class TokenPanel {
     this.box.style.top = `${top}px`;
   }
 
+  showSoon(span, node, index) {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.show(span, node, index), SHOW_AFTER);
+  }
+
   hideSoon() {
-    clearTimeout(this.timer); // there is one timer, which show() can stop
+    clearTimeout(this.timer);
     if (!this.pinned) this.timer = setTimeout(() => this.close(false), HIDE_AFTER);
   }
 
@@ -105,8 +113,14 @@ export class TokenPanel {
     this.box.hidden = true;
     this.pinned = false;
     this.span?.classList.remove("current");
-    if ((focus || inside) && this.span?.isConnected) this.span.focus();
+    if ((focus || inside) && this.span?.isConnected) this.focusToken();
     this.span = null;
+  }
+
+  focusToken() {
+    this.isReturning = true;
+    this.span.focus(); // fires the events of the focus before it returns
+    this.isReturning = false;
   }
 
   remove() {

@@ -1,6 +1,6 @@
 // A conversation with a model: the messages, the box to write in, and the settings.
 
-import { go, pushAddress, replaceAddress } from "../address.js";
+import { pushAddress, replaceAddress } from "../address.js";
 import { postJson } from "../api.js";
 import { element, notify } from "../dom.js";
 import { read, write } from "../store.js";
@@ -20,16 +20,17 @@ import { merge, newConversation, showVersion, shownPath, titleOf, versionOf } fr
 
 const COUNT_AFTER = 300; // ms after the last key, before the tokens of the draft are counted
 const NEAR = "800px"; // answers so near the window get a span for each token
+const NOT_STORED = "The browser's storage is full or disabled. This conversation is not stored, and is lost when you leave the page. Export it, or delete others.";
 const DOES = { chat: "answers messages", completion: "continues texts" };
 
 const isEmpty = (conversation) => conversation.nodes.root.children.length === 0;
 
 // `format` says how a kind of model is asked: see kinds/chat.js.  `conversation` is the id in the address,
-// `taken` the conversation that was in view with another model, and `serves(name)` says whether the server has a
-// model.
+// `taken` the conversation that was in view with another model, and `models` has functions of main.js that find a
+// model for a conversation.
 export class ConversationView {
-  constructor(place, { card, format, conversation, taken, serves }) {
-    Object.assign(this, { card, format, serves });
+  constructor(place, { card, format, conversation, taken, models }) {
+    Object.assign(this, { card, format, models });
     this.views = new Map(); // of messages, by id
     this.showsTokens = read("shows tokens") ?? true;
     this.answers = new Answers(this, { card, format });
@@ -54,7 +55,7 @@ export class ConversationView {
       current: () => this.conversation,
       begin: () => this.begin(),
       take: (conversation) => this.take(conversation),
-      modelFor: ({ model, kind }) => (!this.serves(model) && kind === format.kind ? card.id : model),
+      modelFor: ({ model, kind }) => (!this.models.serves(model, kind) && kind === format.kind ? card.id : model),
     });
     this.log = element("div", { id: "log", role: "log", "aria-live": "off", "aria-label": format.title, tabIndex: 0 });
     this.status = statusLine();
@@ -127,7 +128,7 @@ export class ConversationView {
     if (id === null) {
       if (taken?.kind !== format.kind || isEmpty(taken)) return this.use(newConversation(card.id, format.kind));
       this.use(taken);
-      return replaceAddress({ model: card.id, conversation: taken.id });
+      return this.store();
     }
     if (id === this.conversation?.id) return;
     const found = load(id);
@@ -149,15 +150,20 @@ export class ConversationView {
   }
 
   // Open a conversation that was imported or deleted before, with its own model if the server has it.
-  take(conversation) {
-    const { card, format } = this;
-    const known = this.serves(conversation.model);
-    const fits = conversation.kind === format.kind;
-    if (!known && !fits) return notify(`The server has no model “${conversation.model}”, which this conversation needs.`);
-    const stored = save(conversation);
-    if (known && conversation.model !== card.id) return go({ model: conversation.model, conversation: conversation.id });
+  async take(conversation) {
+    const { card, models } = this;
+    const model = await models.modelFor(conversation);
+    if (this.closed) return;
+    if (model === null) {
+      return notify(`This conversation needs a model that ${DOES[conversation.kind]}, and the server has none.`);
+    }
+    // the server's model of this name is of another kind: the links to the conversation name the other model
+    if (models.serves(conversation.model)) conversation.model = model;
+    const isStored = save(conversation);
+    if (model !== card.id) return models.open(model, conversation, isStored);
     this.use(conversation);
-    pushAddress({ model: card.id, conversation: stored ? conversation.id : null });
+    pushAddress({ model, conversation: isStored ? conversation.id : null });
+    if (!isStored) notify(NOT_STORED);
     this.composer.draft.focus();
   }
 
@@ -199,7 +205,7 @@ export class ConversationView {
     const stored = save(conversation);
     if (this.closed) return;
     if (!stored) {
-      notify("The browser's storage is full or disabled, so this conversation is not stored. Export it, or delete others.");
+      notify(NOT_STORED);
     } else if (conversation === this.conversation) {
       replaceAddress({ model: this.card.id, conversation: conversation.id });
     }
