@@ -7,7 +7,7 @@ import torch
 
 from wordloom.errors import ConfigError, GenerationError
 from wordloom.inspect import attention_map
-from wordloom.models import LlamaConfig, build
+from wordloom.models import BertConfig, LlamaConfig, build
 from wordloom.nn import Attention, Visibility
 
 CONFIG = LlamaConfig(
@@ -100,3 +100,19 @@ def test_mistakes(model):
         attention_map(model, [])
     with pytest.raises(GenerationError, match="17 tokens and the model takes 16"):
         attention_map(model, [1] * 17)
+
+
+def test_an_encoder_attends_in_both_directions():
+    config = BertConfig(vocab_size=31, max_seq_len=16, dim=24, n_layers=2, n_heads=3, hidden_dim=32)
+    bert = build(config, generator=torch.Generator().manual_seed(0))
+    for parameter in bert.parameters():
+        torch.nn.init.normal_(parameter, 0, 0.5, generator=torch.Generator().manual_seed(1))
+    seen = attention_map(bert, IDS)
+    assert seen.weights.shape == (2, 3, 7, 7)
+    assert torch.allclose(seen.weights.sum(-1), torch.ones(2, 3, 7), atol=1e-5)
+    assert (seen.weights.triu(1) > 0).any()
+    strong = seen.weights[0, 0].argmax(-1)
+    lines = seen.shaded(0, 0)
+    row = int((strong > torch.arange(7)).int().argmax())  # one that looks ahead
+    if float(seen.weights[0, 0, row].max()) >= 0.2:
+        assert lines[row][2 * int(strong[row])] != " "

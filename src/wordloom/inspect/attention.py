@@ -45,7 +45,7 @@ def _shaded(shares: Tensor) -> list[str]:
 
 @dataclass(frozen=True)
 class AttentionMap(View):
-    """Attention weights of a causal model.
+    """Attention weights of a causal model or an encoder.
 
     ``weights`` [layers, H, T, T] are float32 on the CPU; each row is a distribution over keys.
     """
@@ -69,7 +69,9 @@ class AttentionMap(View):
 
     def shaded(self, layer: int, head: int | None = None) -> list[str]:
         """Return the head as text: a line per query, two characters per key, darker for a larger weight."""
-        return [line[: 2 * t + 2] for t, line in enumerate(_shaded(self.head(layer, head)))]
+        weights = self.head(layer, head)
+        looks_ahead = bool(weights.triu(1).any())  # an encoder's queries do
+        return [line if looks_ahead else line[: 2 * t + 2] for t, line in enumerate(_shaded(weights))]
 
     def save(self, path: str | Path, *, layer: int | None = None) -> None:
         """Draw all heads, or those of ``layer``, into a .png, .svg or .pdf file, with a row for each layer.
@@ -205,7 +207,7 @@ def recording(layers: Sequence[Attention], *, last: bool = False) -> Iterator[li
 
 
 def attention_map(model: Any, ids: Sequence[int], tokens: Sequence[str] | None = None) -> AttentionMap:
-    """Return the attention weights of every layer and head of a causal ``model`` that reads ``ids``.
+    """Return the attention weights of each layer and head of a causal ``model`` or encoder that reads ``ids``.
 
     ``tokens`` names the ids (default: their numbers).
 
@@ -230,7 +232,7 @@ def _recorded(model: Any, ids: Sequence[int], *, last: bool) -> Tensor:
     layers = [module for module in model.modules() if isinstance(module, Attention)]
     if not layers:
         raise GenerationError(
-            "this model has no attention to show; give a checkpoint of a gpt, gpt2 or llama model"
+            "this model has no attention to show; give a checkpoint of a gpt, gpt2, llama or bert model"
         )
     if len(ids) > model.config.max_seq_len:
         raise GenerationError(

@@ -34,16 +34,21 @@ def attention(
     force: options.FORCE = False,
     json: options.JSON = False,
 ) -> None:
-    """Show how much each token attends to the tokens before it."""
+    """Show how much each token attends to the others."""
     from wordloom.inspect import attention_map
     from wordloom.inspect.token_names import namer
-    from wordloom.run import LanguageModel, load_as
+    from wordloom.run import LanguageModel, TextEncoder, load, load_as
 
     check_outputs(ctx, plot, html, force=force)
     _check_json(ctx, plot, json=json)
-    lm = load_as(LanguageModel, ctx.obj, purpose="the view 'attention'")
+    lm = load(ctx.obj)
+    if not isinstance(lm, LanguageModel | TextEncoder):
+        load_as(LanguageModel, ctx.obj, purpose="the view 'attention'")  # raises for another kind
     tokenizer = lm.text_tokenizer
-    ids = tokenizer.prompt_ids(prompt)
+    if isinstance(lm, TextEncoder):
+        ids = lm.framed(tokenizer.encode_ids(prompt, specials="interpret"))
+    else:
+        ids = tokenizer.prompt_ids(prompt)
     seen = attention_map(lm.model, ids, list(map(namer(tokenizer), ids)))
     if plot is not None:
         seen.save(plot, layer=layer)
