@@ -115,6 +115,18 @@ def test_comments_in_a_file_of_keys_are_no_keys(tmp_path: Path) -> None:
         keys_of(tmp_path / "keys")
 
 
+@pytest.mark.parametrize("key", ["schlüssel", "🎉", "a\x7fb"])
+def test_a_key_that_no_header_holds_is_refused(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "keys").write_text(f"good\n{key}\n")
+    with pytest.raises(WordloomError, match="has a key that clients cannot send"):
+        keys_of(tmp_path / "keys")
+    monkeypatch.setenv("WORDLOOM_API_KEY", key)
+    with pytest.raises(WordloomError, match="WORDLOOM_API_KEY has a key that clients cannot send"):
+        keys_of(None)
+
+
 def test_a_port_in_use_is_found_before_the_server_says_that_it_serves() -> None:
     first = listening("127.0.0.1", 0)
     with first, pytest.raises(WordloomError, match="cannot listen"):

@@ -126,7 +126,7 @@ def _keys(file: Path | None) -> tuple[str, ...]:
 
     if file is None:
         key = os.environ.get(KEY, "").strip()
-        return (key,) if key else ()
+        return _sendable((key,) if key else (), KEY)
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -134,4 +134,15 @@ def _keys(file: Path | None) -> tuple[str, ...]:
     keys = tuple(line.strip() for line in lines if line.strip() and not line.strip().startswith("#"))
     if not keys:
         raise WordloomError(f"--api-key-file {file} holds no key; write one a line")
+    return _sendable(keys, f"--api-key-file {file}")
+
+
+def _sendable(keys: tuple[str, ...], source: str) -> tuple[str, ...]:
+    """Return the keys; raise WordloomError for one that no client can send in a header."""
+    from wordloom.errors import WordloomError
+
+    if not all(key.isascii() and key.isprintable() for key in keys):
+        raise WordloomError(
+            f"{source} has a key that clients cannot send; use ASCII letters, digits and punctuation"
+        )
     return keys

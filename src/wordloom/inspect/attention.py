@@ -207,7 +207,7 @@ def recording(layers: Sequence[Attention], *, last: bool = False) -> Iterator[li
 
 
 def attention_map(model: Any, ids: Sequence[int], tokens: Sequence[str] | None = None) -> AttentionMap:
-    """Return the attention weights of each layer and head of ``model`` (causal or encoder) that reads ``ids``.
+    """Return the attention weights of each layer and head of ``model`` (causal or encoder) for ``ids``.
 
     ``tokens`` names the ids (default: their numbers).
 
