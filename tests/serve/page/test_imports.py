@@ -85,7 +85,7 @@ def test_the_field_at_fault_is_named(driver: Driver) -> None:
     page.wait_for_selector('.note.error:has-text("Stop: list should have at most 64 items after validation")')
     said = page.evaluate("""async () => {
         const { ApiError } = await import("./scripts/api.js");
-        return ["'texts.2': it is too long", "'top_k': input is wrong", "'a' is missing", "it is lost"].map(
+        return ["'texts[2]': it is too long", "'top_k': input is wrong", "'a' is missing", "it is lost"].map(
             (each) => new ApiError(400, each).message);
     }""")
     assert said == ["Texts, item 3: it is too long", "Top k: input is wrong", "'a' is missing", "It is lost"]

@@ -5,15 +5,15 @@ import { askForKey, currentKey } from "./key.js";
 
 export class ApiError extends Error {
   constructor(status, message) {
-    const shown = message.replace(/^'(\w+(?:\.\w+)*)'(?=: )/, (_, path) => fieldOf(path));
+    const shown = message.replace(/^'(\w+(?:\.\w+|\[\d+\])*)'(?=: )/, (_, path) => fieldOf(path));
     super(shown.charAt(0).toUpperCase() + shown.slice(1));
     this.status = status;
   }
 }
 
-// Return the name of a request's field as the forms write it: "Top k" for top_k, "Texts, item 3" for texts.2.
+// Return the name of a request's field as the forms write it: "Top k" for top_k, "Texts, item 3" for texts[2].
 function fieldOf(path) {
-  const [first, ...others] = path.split(".").map((part) => part.replaceAll("_", " "));
+  const [first, ...others] = path.split(/[.[\]]+/).filter(Boolean).map((part) => part.replaceAll("_", " "));
   const places = others.map((part) => (/^\d+$/.test(part) ? `, item ${Number(part) + 1}` : `, ${part}`));
   return first.charAt(0).toUpperCase() + first.slice(1) + places.join("");
 }
