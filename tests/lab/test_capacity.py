@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
+import signal
+import time
 from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
-from wordloom.errors import ConfigError
+from wordloom.errors import CheckpointError, ConfigError
 from wordloom.lab.capacity.bits import BIOGRAPHIES, KnowledgeSpace, Nats
+from wordloom.lab.capacity.comparing import compare
+from wordloom.lab.capacity.experiment import run
 from wordloom.lab.capacity.facts import END, Exposures, Facts
+from wordloom.lab.capacity.measuring import measure, rounded_to_int8, used_parameters
+from wordloom.lab.capacity.settings import FAMILIES, Settings
+from wordloom.models.building.build import build
+from wordloom.models.building.quantized import quantize_model
+from wordloom.training import Trainer
 
 
 def some_facts(rng: random.Random) -> Facts:
@@ -128,3 +142,270 @@ def test_the_numbers_of_the_paper() -> None:
     assert facts.space.most(2_000).total == pytest.approx(2_000 * (math.log2(65_536 / 2_000) + 72))
     with pytest.raises(ConfigError, match="people must be from 1"):
         facts.space.most(65_537)
+
+
+# -- measurements
+
+
+class Table(nn.Module):
+    """A model that knows a share of the facts exactly, and predicts the rest uniformly.
+
+    It reads the row so far and returns log-probabilities; ``lm_head`` passes them on.
+    """
+
+    def __init__(self, facts: Facts, known: int) -> None:
+        super().__init__()
+        self.facts, self.known = facts, known
+        self.lm_head = nn.Linear(1, 1)
+        self.lm_head.forward = lambda hidden: hidden  # type: ignore[method-assign]
+        self.people = {tuple(name): i for i, name in enumerate(facts.names.tolist())}
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """tokens [B, T] -> log-probabilities [B, T, V]."""
+        return torch.stack([torch.stack(self.predictions(row)) for row in tokens.tolist()])
+
+    def predictions(self, row: list[int]) -> list[Tensor]:
+        facts, names = self.facts, self.facts.names
+        first_value = 1 + facts.name_tokens + facts.attributes
+        person = self.people[tuple(row[1:3])]
+        first = np.bincount(names[:, 0], minlength=facts.vocab_size)
+        second = np.bincount(names[names[:, 0] == row[1], 1], minlength=facts.vocab_size)
+        shares = [first, second]
+        for i in range(2, facts.predictions):
+            share = np.zeros(facts.vocab_size)
+            if i == facts.predictions - 1:
+                share[END] = 1
+            elif i % 2 == 0:
+                share[1 + facts.name_tokens : first_value] = 1
+            elif person < self.known:
+                share[facts.value_tokens[person, row[i] - 1 - facts.name_tokens]] = 1
+            else:
+                share[first_value:] = 1
+            shares.append(share)
+        return [torch.tensor(share / share.sum()).log() for share in shares]
+
+
+def test_a_table_of_the_facts_stores_their_bits(rng: random.Random) -> None:
+    facts = some_facts(rng)
+    known = rng.randint(0, facts.people)
+    losses = measure(Table(facts, known), facts, orders=2)
+    stored, most = facts.space.stored(facts.people, losses.nats), facts.space.most(facts.people)
+    assert stored.names == pytest.approx(most.names, rel=1e-5, abs=1e-4)
+    assert stored.values == pytest.approx(most.values * known / facts.people, rel=1e-5, abs=1e-3)
+    assert losses.markers == pytest.approx(facts.attributes * math.log(facts.attributes), rel=1e-5, abs=1e-6)
+    assert losses.end == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_models_of_equal_size_never_store_more_than_there_is(family: str, rng: random.Random) -> None:
+    settings = Settings(people=rng.randint(1, 300), exposures=1, family=family, seed=rng.randrange(2**32))
+    facts, model = settings.facts, build(settings.config)
+    assert sum(p.numel() for p in model.parameters()) == pytest.approx(151_500, rel=0.01)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(rng.uniform(0, 5))
+    assert facts.space.stored(facts.people, measure(model, facts).nats).total <= (
+        facts.space.most(facts.people).total
+    )
+
+
+def test_losses_are_those_of_the_objective(rng: random.Random) -> None:
+    settings = Settings(people=rng.randint(1, 300), exposures=1, dim=16, layers=1, family="lstm")
+    facts, model = settings.facts, build(settings.config)
+    losses = measure(model, facts, orders=1)
+    batch = Exposures(facts, measuring=True).batch(0, facts.people)
+    logits = model(batch.tokens)  # [N, T, V]
+    expected = nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="sum")
+    assert sum(losses) == pytest.approx(expected.item() / facts.people, rel=1e-5)
+
+
+def test_rounded_weights_are_those_of_int8_models(rng: random.Random) -> None:
+    """Wordloom's int8 models also round the activations of products, about a hundred times finer."""
+    for family in ("gpt2", "llama"):
+        settings = Settings(people=40, exposures=1, family=family)
+        model, tokens = build(settings.config), Exposures(settings.facts).batch(0, 8).tokens
+        with torch.no_grad():
+            before = model(tokens)
+            with rounded_to_int8(model):
+                rounded = model(tokens)
+            assert torch.equal(model(tokens), before)  # the exact weights are back
+            quantize_model(model.eval())
+            packed = model(tokens)
+        assert not torch.equal(rounded, before)
+        assert (rounded - packed).abs().max() < 0.2 * (rounded - before).abs().max()
+
+
+def test_rows_of_tokens_that_never_occur_are_not_counted() -> None:
+    for family in FAMILIES:
+        settings = Settings(people=3, exposures=1, family=family, dim=16, layers=1)
+        model, facts = build(settings.config), settings.facts
+        used = {token for row in Exposures(facts).batch(0, 3).tokens.tolist() for token in row}
+        assert facts.used_tokens == len(used)
+        whole = sum(parameter.numel() for parameter in model.parameters())
+        assert used_parameters(model, facts) == whole - 16 * (facts.vocab_size - len(used))
+
+
+# -- runs
+
+
+def small(**more: Any) -> dict[str, Any]:
+    """Return the settings of a run of a fraction of a second."""
+    return {"people": 12, "exposures": 6, "batch_size": 4, "dim": 16, "layers": 1, **more}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in ("model.safetensors", "result.json")}
+
+
+def test_a_small_run_learns_nearly_all_facts(tmp_path: Path) -> None:
+    result = run(
+        tmp_path / "run",
+        {"people": 16, "exposures": 150, "batch_size": 8, "dim": 32, "layers": 1, "learning_rate": 1e-2},
+    )
+    assert result is not None
+    for knowledge in (result.fp32, result.int8):
+        assert 0.97 * result.most.total < knowledge.stored.total <= result.most.total
+    shown = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    bits = [line["bits_per_parameter"] for line in shown if line["kind"] == "evaluate"]
+    assert len(bits) == 10
+    assert bits[-1] == pytest.approx(result.fp32.stored.total / result.parameters, rel=0.01)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_resumed_run_ends_with_the_bytes_of_an_uninterrupted_one(
+    family: str, tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = small(family=family, seed=rng.randrange(2**32))
+    assert run(tmp_path / "whole", settings) is not None
+    stop_at = rng.randint(1, 17)
+    steps = Trainer.train_step
+
+    def stopping(trainer: Trainer) -> Any:
+        if trainer.step == stop_at - 1:
+            trainer.stop()
+        return steps(trainer)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "train_step", stopping)
+        assert run(tmp_path / "halves", settings) is None
+    assert not (tmp_path / "halves" / "result.json").exists()
+    resumed = run(tmp_path / "halves", {}, resume=True)
+    assert files(tmp_path / "halves") == files(tmp_path / "whole")
+    assert run(tmp_path / "halves", {}, resume=True) == resumed  # a finished run is read
+
+
+def test_a_run_killed_between_checkpoints_repeats_the_lost_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(tmp_path / "whole", small()) is not None
+    steps = Trainer.train_step
+
+    def killed(trainer: Trainer) -> Any:
+        if trainer.step == 9:
+            raise MemoryError
+        return steps(trainer)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "train_step", killed)
+        with pytest.raises(MemoryError):
+            run(tmp_path / "killed", small(), save_seconds=0)
+    assert len(list((tmp_path / "killed" / "checkpoints").iterdir())) == 2  # older ones are removed
+    assert run(tmp_path / "killed", {}, resume=True) is not None
+    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+
+
+def test_runs_are_compared_by_people_and_seed(tmp_path: Path) -> None:
+    for people, seed, family in ((12, 0, "gpt2"), (12, 1, "gpt2"), (24, 0, "gpt2"), (12, 0, "llama")):
+        run(
+            tmp_path / f"{family}-{people}-{seed}",
+            small(people=people, seed=seed, family=family, exposures=1),
+        )
+    curves = compare(tmp_path).curves
+    assert [curve.name for curve in curves] == ["gpt2, 1 exposure", "llama, 1 exposure"]
+    first = curves[0].points[0]
+    assert [(point.people, len(point.results)) for point in curves[0].points] == [(12, 2), (24, 1)]
+    bits = [each.fp32.stored.total / each.parameters for each in first.results]
+    assert first.fp32 == pytest.approx(sum(bits) / 2)
+    run(tmp_path / "wider", small(dim=32, exposures=1))
+    assert [curve.name for curve in compare(tmp_path).curves] == [
+        "gpt2, 1 exposure, dim 16", "gpt2, 1 exposure, dim 32", "llama, 1 exposure, dim 16",
+    ]  # fmt: skip
+
+
+def test_mistakes_are_errors(tmp_path: Path) -> None:
+    for given, message in (
+        ({"family": "gpt"}, "unknown family"),
+        ({"people": 65_537}, "too few for 65,537 people"),
+        ({"exposures": 0}, "exposures must be 1 or more"),
+        ({"learning_rate": 0.0}, "learning_rate must be above 0"),
+        ({"dim": 100, "family": "gpt2", "layers": 0}, "layers must be 1 or more"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            run(tmp_path / "run", small() | given)
+    assert not (tmp_path / "run").exists()
+    run(tmp_path / "run", small())
+    with pytest.raises(CheckpointError, match="holds a run: continue it with --resume"):
+        run(tmp_path / "run", small())
+    with pytest.raises(CheckpointError, match="was begun with people 12, not 13"):
+        run(tmp_path / "run", {"people": 13}, resume=True)
+    (tmp_path / "run" / "result.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="remove the file"):
+        compare(tmp_path)
+
+
+# -- the commands
+
+
+def test_the_commands_train_and_draw(printed: partial, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in small().items()]
+    done = printed("lab", "capacity", "train", *options, "--out", tmp_path / "runs" / "a", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found == json.loads((tmp_path / "runs" / "a" / "result.json").read_text(encoding="utf-8"))
+    assert found["fp32"]["bits_per_parameter"] == pytest.approx(
+        found["fp32"]["bits"]["total"] / found["parameters"]
+    )
+    compared = printed("lab", "capacity", "compare", tmp_path, "--out", tmp_path / "out", "--json")
+    assert compared.returncode == 0, compared.stderr
+    assert json.loads(compared.stdout)["curves"][0]["points"][0]["runs"] == [found]
+    assert (tmp_path / "out" / "capacity.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "out" / "capacity.json").read_text()) == json.loads(compared.stdout)
+
+
+def test_mistakes_on_the_command_line_are_one_line(printed: partial, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    train = ("train", "--out", tmp_path / "run")
+    for arguments, message in (
+        ((*train, "--family", "gpt"), "unknown family 'gpt'"),
+        ((*train, "--people", 100_000), "too few for 100,000 people"),
+        ((*train, "--learning-rate", -1), "learning_rate must be above 0"),
+        ((*train, "--dim", 129), "dim"),
+        ((*train, "--resume"), "holds no run"),
+        (("train", "--out", tmp_path / "file"), "is in use"),
+        (("train",), "--out"),
+        (("compare", tmp_path), "holds no finished run"),
+        (("compare", tmp_path, "--force"), "leave out --force"),
+        (("compare", tmp_path, "--out", tmp_path / "file"), "is not a folder"),
+    ):
+        done = printed("lab", "capacity", *arguments)
+        assert done.returncode == 2, (arguments, done)
+        assert done.stdout == ""
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert message in done.stderr, done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_ctrl_c_saves_and_names_the_command_to_continue(forked: partial, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    started = forked("lab", "capacity", "train", "--people", 50, "--dim", 16, "--out", out)
+    deadline = time.monotonic() + 60
+    while not (out / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    time.sleep(1)
+    started.send_signal(signal.SIGINT)
+    _, stderr = started.communicate()
+    assert started.returncode == 0, stderr
+    assert "Traceback" not in stderr
+    assert f"lab capacity train --out {out} --resume" in stderr
+    assert list((out / "checkpoints").glob("step-*"))
