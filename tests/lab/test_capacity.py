@@ -18,6 +18,16 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.errors import CheckpointError, ConfigError
+from wordloom.lab.capacity.biographies import (
+    CITIES,
+    COMPANIES,
+    FIRST_NAMES,
+    LAST_NAMES,
+    MAJORS,
+    MIDDLE_NAMES,
+    UNIVERSITIES,
+    Biographies,
+)  # fmt: skip
 from wordloom.lab.capacity.bits import BIOGRAPHIES, KnowledgeSpace, Nats
 from wordloom.lab.capacity.comparing import compare
 from wordloom.lab.capacity.experiment import run
@@ -110,6 +120,46 @@ def test_impossible_facts_are_errors() -> None:
             Facts(**{"people": 5, name: 0})
     with pytest.raises(ConfigError, match="seed must be 0 or more"):
         Facts(people=5, seed=-1)
+
+
+# -- biographies
+
+
+def test_biographies_have_the_tables_of_the_paper() -> None:
+    tables = (FIRST_NAMES, MIDDLE_NAMES, LAST_NAMES, CITIES, UNIVERSITIES, MAJORS, COMPANIES)
+    assert [len(set(table)) for table in tables] == [400, 400, 1_000, 200, 300, 100, 263]
+    assert math.prod(map(len, tables[:3])) == BIOGRAPHIES.names
+    people = Biographies(2_000, seed=3)
+    persons = [people.person(i) for i in range(2_000)]
+    assert len({person.name for person in persons}) == 2_000
+    assert len({person.birthday for person in persons}) > 1_900  # of 67,200
+    cities: dict[str, str] = {}
+    assert all(cities.setdefault(person.company, person.work_city) == person.work_city for person in persons)
+
+
+def test_a_biography_names_every_fact_once_at_its_span(rng: random.Random) -> None:
+    people = Biographies(rng.randint(1, 200), seed=rng.randrange(2**32))
+    number, exposures = rng.randrange(people.people), [rng.randrange(10**9) for _ in range(40)]
+    texts = set()
+    for exposure in exposures:
+        text, spans = people.biography(number, exposure)
+        person = people.person(number)
+        assert {name: text[start:end] for name, (start, end) in spans.items()} == person._asdict()
+        assert text.startswith(person.name)
+        assert text.count(person.name) == 1
+        assert text.count(".") == 6
+        assert "{" not in text
+        assert Biographies(people.people, seed=people.seed).biography(number, exposure).text == text
+        texts.add(text)
+    assert len(texts) == len(set(exposures))  # of 720 orders and 6^6 templates
+    assert sorted(people.order(exposures[0])) == list(range(people.people))
+
+
+def test_impossible_biographies_are_errors() -> None:
+    with pytest.raises(ConfigError, match="people must be from 1"):
+        Biographies(0)
+    with pytest.raises(ConfigError, match="seed must be 0 or more"):
+        Biographies(1, seed=-1)
 
 
 # -- the formulas
@@ -373,6 +423,21 @@ def test_the_commands_train_and_draw(printed: partial, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "capacity.json").read_text()) == json.loads(compared.stdout)
 
 
+def test_biographies_are_written_as_lines_of_json(printed: partial, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "lives.jsonl"
+    arguments = ("lab", "capacity", "biographies", "--people", 5, "--exposures", 3, "--seed", 7, "--out", out)
+    assert printed(*arguments).returncode == 0
+    lines = [json.loads(line) for line in out.open(encoding="utf-8")]
+    people = Biographies(5, seed=7)
+    expected = [people.biography(i, e) for e in range(3) for i in people.order(e).tolist()]
+    assert [
+        (line["text"], {name: tuple(span) for name, span in line["spans"].items()}) for line in lines
+    ] == [tuple(each) for each in expected]
+    again = printed(*arguments)
+    assert again.returncode == 2
+    assert "exists; choose another name, or replace it with --force" in again.stderr
+
+
 def test_mistakes_on_the_command_line_are_one_line(printed: partial, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     train = ("train", "--out", tmp_path / "run")
@@ -384,6 +449,8 @@ def test_mistakes_on_the_command_line_are_one_line(printed: partial, tmp_path: P
         ((*train, "--resume"), "holds no run"),
         (("train", "--out", tmp_path / "file"), "is in use"),
         (("train",), "--out"),
+        (("biographies", "--out", tmp_path / "lives.txt"), "is no .jsonl file"),
+        (("biographies", "--out", tmp_path / "a.jsonl", "--people", 10**8), "people must be from 1"),
         (("compare", tmp_path), "holds no finished run"),
         (("compare", tmp_path, "--force"), "leave out --force"),
         (("compare", tmp_path, "--out", tmp_path / "file"), "is not a folder"),

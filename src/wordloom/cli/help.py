@@ -109,6 +109,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lab capacity train --out runs/capacity/gpt2-2000 --resume",
     ),
     "lab capacity compare": ("lab capacity compare runs/capacity --out runs/capacity",),
+    "lab capacity biographies": (
+        "lab capacity biographies --people 10000 --exposures 10 --out biographies.jsonl",
+    ),
     "lab superposition features": ("lab superposition features --out runs/superposition",),
     "lab superposition phases": ("lab superposition phases --out runs/superposition",),
     "lab superposition polytopes": ("lab superposition polytopes --out runs/superposition",),

@@ -1,4 +1,4 @@
-"""``wordloom lab capacity train|compare``: bits of knowledge per parameter."""
+"""``wordloom lab capacity train|compare|biographies``: bits of knowledge per parameter."""
 
 from __future__ import annotations
 
@@ -102,6 +102,35 @@ def compare(
         write_text(out / "capacity.json", json_module.dumps(result.as_dict()) + "\n")
         for name in ("capacity.png", "capacity.json"):
             typer.echo(f"wrote {out / name}", err=True)
+
+
+@app.command("biographies")
+def biographies(
+    out: Annotated[Path, Option(help="The .jsonl file to write.", metavar="FILE")],
+    people: int = option(10_000, "The number of people.", min=1),
+    exposures: int = option(1, "How many biographies of each person to write.", min=1),
+    seed: int = option(0, "The random seed; the same seed gives the same texts.", min=0, max=_MOST_SEED),
+    force: options.FORCE = False,
+) -> None:
+    """Write synthetic biographies in English.
+
+    Each line has a biography (text) and the first and last character of each fact in it (spans). 'wordloom
+    train' reads the file as a corpus. Each exposure has all people in a new order, with new sentences.
+    """
+    from wordloom.files import whole_file
+    from wordloom.lab.capacity.biographies import Biographies
+
+    if out.suffix != ".jsonl":
+        raise WordloomError(f"'{out}' is no .jsonl file; choose another name for --out")
+    refuse_existing(out, force=force)
+    source = Biographies(people, seed=seed)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(out) as file:
+        for exposure in range(exposures):
+            for number in source.order(exposure).tolist():
+                line = json_module.dumps(source.biography(number, exposure)._asdict())
+                file.write(line.encode() + b"\n")
+    typer.echo(f"wrote {out}", err=True)
 
 
 def _result_table(result: Result) -> Table:
