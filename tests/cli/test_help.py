@@ -90,7 +90,9 @@ def test_verbs_are_in_the_imperative():
         assert first not in ("The", "A", "An", "What", "Of", "How"), verb
 
 
-@pytest.mark.parametrize("group", ["", "tokenize", "data", "vectors", "inspect", "lab", "lab superposition"])
+@pytest.mark.parametrize(
+    "group", ["", "tokenize", "data", "vectors", "inspect", "lab", "lab capacity", "lab superposition"]
+)
 def test_the_list_of_verbs_is_not_truncated(group):
     """A terminal of 80 columns shows the first sentence of each verb's help."""
     page = CliRunner().invoke(app, [*group.split(), "--help"], env={"COLUMNS": "80"}).stdout

@@ -104,6 +104,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "inspect lengths": ("inspect runs/translation lengths --file test.de --targets test.en",),
     "inspect top-words": ("inspect runs/reviews top-words --top-k 20",),
     "inspect forgetting": ("inspect runs/tuned forgetting --beside runs/tuned-l2 --plot forgetting.png",),
+    "lab capacity train": (
+        "lab capacity train --people 2000 --exposures 100 --out runs/capacity/gpt2-2000",
+        "lab capacity train --out runs/capacity/gpt2-2000 --resume",
+    ),
+    "lab capacity compare": ("lab capacity compare runs/capacity --out runs/capacity",),
+    "lab capacity biographies": (
+        "lab capacity biographies --people 10000 --exposures 10 --out biographies.jsonl",
+    ),
     "lab superposition features": ("lab superposition features --out runs/superposition",),
     "lab superposition phases": ("lab superposition phases --out runs/superposition",),
     "lab superposition polytopes": ("lab superposition polytopes --out runs/superposition",),

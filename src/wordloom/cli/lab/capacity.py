@@ -1,0 +1,163 @@
+"""``wordloom lab capacity train|compare|biographies``: bits of knowledge per parameter."""
+
+from __future__ import annotations
+
+import json as json_module
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from typer import Argument, Option
+
+from wordloom.cli import options
+from wordloom.cli.options import option
+from wordloom.cli.tables import plain_table, print_unwrapped
+from wordloom.cli.usage import is_given, refuse, refuse_existing
+from wordloom.errors import WordloomError
+
+if TYPE_CHECKING:
+    from wordloom.lab.capacity.comparing import Comparison
+    from wordloom.lab.capacity.result import Result
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+_MOST_SEED = 2**63 - 1
+_SETTINGS = ("family", "people", "exposures", "seed", "dim", "layers", "batch_size", "learning_rate")
+
+
+@app.command("train")
+def train(
+    ctx: typer.Context,
+    out: Annotated[Path, Option(help="The folder of the run.", metavar="FOLDER")],
+    people: int = option(2_000, "The number of people whose facts the model learns.", min=1),
+    exposures: int = option(1_000, "How often training shows each person.", min=1),
+    family: str = option("gpt2", "The model: gpt2, llama or lstm."),
+    seed: int = option(0, "The random seed; the same seed gives the same result.", min=0, max=_MOST_SEED),
+    dim: int = option(64, "The width of the embeddings and layers.", min=1),
+    layers: int = option(2, "The number of layers.", min=1),
+    batch_size: int | None = option(
+        None, "People in an optimizer step.  [default: a fiftieth of them]", min=1
+    ),
+    learning_rate: float = option(1e-3, "The peak learning rate."),
+    device: str = option("cpu", "The device: cpu, cuda or cuda:1."),
+    resume: bool = option(False, "Continue the run in the folder.", "--resume"),
+    json: options.JSON = False,
+) -> None:
+    """Train a model on synthetic facts.
+
+    Reports the bits of knowledge that the model stores, and the bits per parameter, also with the weights
+    rounded to 8 bits. Ctrl-C saves and stops; --resume continues with an identical result.
+    """
+    from wordloom.lab.capacity.experiment import run
+
+    values = {"people": people, "exposures": exposures}
+    given = {name: ctx.params[name] for name in _SETTINGS if is_given(ctx, name)}
+    result = run(out, given if resume else values | given, resume=resume, device=device)
+    if result is None:
+        typer.echo(f"  wordloom lab capacity train --out {shlex.quote(str(out))} --resume", err=True)
+    elif json:
+        print(json_module.dumps(result.as_dict()))
+    else:
+        print_unwrapped(_result_table(result))
+
+
+@app.command("compare")
+def compare(
+    ctx: typer.Context,
+    runs: Annotated[Path, Argument(help="The folder of one or more finished runs.")],
+    out: Path | None = option(
+        None, "A folder for the picture (.png) and all measurements (.json).", metavar="FOLDER"
+    ),
+    force: options.FORCE = False,
+    json: options.JSON = False,
+) -> None:
+    """Compare the bits per parameter of finished runs.
+
+    The capacity of a model is the plateau of the bits per parameter over the number of people.
+    """
+    from wordloom.files import write_text
+    from wordloom.lab.capacity.comparing import compare as compare_runs
+
+    if out is None:
+        refuse(ctx, "without --out no file is written", "force")
+    else:
+        from wordloom.inspect.figures import load_matplotlib
+
+        if out.exists() and not out.is_dir():
+            raise WordloomError(f"'{out}' is not a folder; choose another name for --out")
+        load_matplotlib()
+        refuse_existing(out / "capacity.png", out / "capacity.json", force=force)
+    result = compare_runs(runs)
+    if json:
+        print(json_module.dumps(result.as_dict()))
+    else:
+        print_unwrapped(_comparison_table(result))
+    if out is not None:
+        from wordloom.lab.capacity.figures import draw_capacity
+
+        out.mkdir(parents=True, exist_ok=True)
+        draw_capacity(result, out / "capacity.png")
+        write_text(out / "capacity.json", json_module.dumps(result.as_dict()) + "\n")
+        for name in ("capacity.png", "capacity.json"):
+            typer.echo(f"wrote {out / name}", err=True)
+
+
+@app.command("biographies")
+def biographies(
+    out: Annotated[Path, Option(help="The .jsonl file to write.", metavar="FILE")],
+    people: int = option(10_000, "The number of people.", min=1),
+    exposures: int = option(1, "How many biographies of each person to write.", min=1),
+    seed: int = option(0, "The random seed; the same seed gives the same texts.", min=0, max=_MOST_SEED),
+    force: options.FORCE = False,
+) -> None:
+    """Write synthetic biographies in English.
+
+    Each line has a biography (text) and the first and last character of each fact in it (spans). 'wordloom
+    train' reads the file as a corpus. Each exposure has all people in a new order, with new sentences.
+    """
+    from wordloom.files import whole_file
+    from wordloom.lab.capacity.biographies import Biographies
+
+    if out.suffix != ".jsonl":
+        raise WordloomError(f"'{out}' is no .jsonl file; choose another name for --out")
+    refuse_existing(out, force=force)
+    source = Biographies(people, seed=seed)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(out) as file:
+        for exposure in range(exposures):
+            for number in source.order(exposure).tolist():
+                line = json_module.dumps(source.biography(number, exposure)._asdict())
+                file.write(line.encode() + b"\n")
+    typer.echo(f"wrote {out}", err=True)
+
+
+def _result_table(result: Result) -> Table:
+    s, most = result.settings, result.most
+    table = plain_table(
+        f"{s.family}, {result.parameters:,} parameters: {s.people:,} people, {s.exposures:,} exposures",
+        "", "bits of names", "bits of values", "bits", "bits per parameter", "of all facts",
+    )  # fmt: skip
+    for name, bits in (("all facts", most), ("fp32", result.fp32.stored), ("int8", result.int8.stored)):
+        table.add_row(
+            name, f"{bits.names:,.0f}", f"{bits.values:,.0f}", f"{bits.total:,.0f}",
+            f"{bits.total / result.parameters:.3f}", f"{bits.total / most.total:.1%}",
+        )  # fmt: skip
+    return table
+
+
+def _comparison_table(result: Comparison) -> Table:
+    table = plain_table(
+        "Bits per parameter, means over the seeds",
+        "runs", "people", "seeds", "parameters", "all facts", "fp32", "int8",
+    )  # fmt: skip
+    for curve in result.curves:
+        for point in curve.points:
+            parameters = sorted({each.parameters for each in point.results})
+            table.add_row(
+                curve.name, f"{point.people:,}", str(len(point.results)),
+                " to ".join(f"{count:,}" for count in dict.fromkeys((parameters[0], parameters[-1]))),
+                f"{point.most:.3f}", f"{point.fp32:.3f}", f"{point.int8:.3f}",
+            )  # fmt: skip
+    return table

@@ -1,0 +1,125 @@
+"""Compare the finished runs below a folder: the bits per parameter by the number of people."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+from wordloom.errors import CheckpointError
+from wordloom.lab.capacity.result import RESULT, Result, read_result
+
+
+class Point(NamedTuple):
+    """The runs of a curve with one number of people; they differ in the seed.
+
+    Attributes:
+        people: N.
+        results: the results of the runs, by seed.
+    """
+
+    people: int
+    results: tuple[Result, ...]
+
+    @property
+    def fp32(self) -> float:
+        """The bits per parameter, the mean over the seeds."""
+        return mean(each.fp32.stored.total / each.parameters for each in self.results)
+
+    @property
+    def int8(self) -> float:
+        """The bits per parameter of weights rounded to 8 bits, the mean over the seeds."""
+        return mean(each.int8.stored.total / each.parameters for each in self.results)
+
+    @property
+    def most(self) -> float:
+        """The bits of all facts per parameter, the mean over the seeds."""
+        return mean(each.most.total / each.parameters for each in self.results)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Runs that differ only in the number of people and the seed.
+
+    Attributes:
+        family: the family of the models.
+        exposures: how often training showed each person.
+        settings: the other settings that differ between the curves of a comparison.
+        points: by the number of people.
+    """
+
+    family: str
+    exposures: int
+    settings: dict[str, Any]
+    points: tuple[Point, ...]
+
+    @property
+    def name(self) -> str:
+        more = [f"{name.replace('_', ' ')} {value}" for name, value in self.settings.items()]
+        return ", ".join([self.family, f"{self.exposures:,} exposure{'s' * (self.exposures != 1)}", *more])
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The curves of all finished runs."""
+
+    curves: tuple[Curve, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "experiment": "capacity",
+            "curves": [
+                {
+                    "name": curve.name,
+                    "family": curve.family,
+                    "exposures": curve.exposures,
+                    **curve.settings,
+                    "points": [
+                        {
+                            "people": point.people,
+                            "bits_per_parameter": point.fp32,
+                            "int8_bits_per_parameter": point.int8,
+                            "possible_bits_per_parameter": point.most,
+                            "runs": [each.as_dict() for each in point.results],
+                        }
+                        for point in curve.points
+                    ],
+                }
+                for curve in self.curves
+            ],
+        }
+
+
+def compare(folder: Path) -> Comparison:
+    """Return the comparison of all finished runs in ``folder`` and the folders below it.
+
+    Raises CheckpointError if there is none.
+    """
+    results = [read_result(path.parent) for path in sorted(folder.rglob(RESULT))]
+    if not results:
+        raise CheckpointError(f"{folder} holds no finished run of 'wordloom lab capacity train'")
+    groups = defaultdict[tuple[Any, ...], list[Result]](list)
+    for each in results:
+        groups[each.settings.family, each.settings.exposures, *_others(each).items()].append(each)
+    differing = {name for name in _others(results[0]) if len({_others(each)[name] for each in results}) > 1}
+    curves = []
+    for key, members in sorted(groups.items(), key=lambda item: str(item[0])):
+        settings = {name: value for name, value in _others(members[0]).items() if name in differing}
+        curves.append(Curve(key[0], key[1], settings, _points(members)))
+    return Comparison(tuple(sorted(curves, key=lambda curve: (curve.family, -curve.exposures))))
+
+
+def _others(result: Result) -> dict[str, Any]:
+    """Return the settings that make another curve, beside the family and the exposures."""
+    saved = result.settings.as_dict()
+    return {name: saved[name] for name in ("dim", "layers", "batch_size", "learning_rate", "weight_decay")}
+
+
+def _points(results: list[Result]) -> tuple[Point, ...]:
+    points = []
+    for people in sorted({each.settings.people for each in results}):
+        same = [each for each in results if each.settings.people == people]
+        points.append(Point(people, tuple(sorted(same, key=lambda each: each.settings.seed))))
+    return tuple(points)
