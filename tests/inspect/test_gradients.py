@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 from wordloom.cli import app
-from wordloom.cli.inspect.gradients import print_gradients
+from wordloom.cli.inspect.causes.gradients import print_gradients
 from wordloom.errors import ConfigError, GenerationError, NonFiniteError
 from wordloom.inspect import GradientFlow, draw_gradients, gradient_flow
 from wordloom.inspect.gradients import Recurrence

@@ -106,3 +106,12 @@ def test_a_page_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch, rn
     large = AttentionMap(("x" * 2_000_000,), view.weights[:, :, :1, :1])
     with pytest.raises(WordloomError, match="the page would have 2 MiB, and 1 are allowed"):
         large.html()
+
+
+def test_a_picture_of_too_many_tokens_is_refused(rng: random.Random, tmp_path: Path) -> None:
+    model = random_model("gpt2", rng, max_seq_len=200)
+    view = lens(model, [1] * 129)
+    with pytest.raises(WordloomError, match="129 tokens are too many; draw a text of at most 128"):
+        view.save(tmp_path / "lens.png")
+    assert not list(tmp_path.iterdir())
+    assert len(view.html()) > 1000

@@ -33,6 +33,7 @@ COLOURS = (
     "#56B4E9", "#332288", "#882255", "#999933", "#666666",
 )  # fmt: skip
 MARKS = ("o", "s", "^", "D", "v", "P", "X")  # 7 and 10 have no common factor: 70 pairs of marker and colour
+MOST_TOKENS = 128  # columns of a figure
 SHADES = " ░▒▓█"  # for matrices as text
 INK, FAINT, GRID = "#1a1a1a", "#8c8c8c", "#e3e3e3"
 FONT = 9.0  # points
@@ -105,6 +106,15 @@ def new_figure(size: tuple[float, float], **settings: Any) -> Any:
     figure = Figure(figsize=size, facecolor="white", **(settings or {"layout": "constrained"}))
     FigureCanvasAgg(figure)
     return figure
+
+
+def check_tokens(n: int) -> None:
+    """Raise WordloomError if a figure with a column for each of ``n`` tokens would be too wide to read."""
+    if n > MOST_TOKENS:
+        raise WordloomError(
+            f"the picture has a column for each token, and {n:,} tokens are too many; draw a text of at most "
+            f"{MOST_TOKENS}"
+        )
 
 
 def add_colour_bar(panel: Any, image: Any, label: str, size: float) -> Any:

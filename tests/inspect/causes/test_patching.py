@@ -11,7 +11,7 @@ from tests.inspect.causes.test_attribution import drawn
 
 from wordloom.errors import GenerationError
 from wordloom.inspect import patching
-from wordloom.inspect.causes.patching import _replacing
+from wordloom.inspect.causes.patching import replaced_state
 from wordloom.inspect.layers.states import layer_states
 
 FAMILIES = ["gpt", "gpt2", "llama", "rnn"]
@@ -41,7 +41,7 @@ def test_each_effect_is_that_of_one_replaced_vector(family: str, rng: random.Ran
                 x[0, places] = states[layer][0, places]
                 return x
 
-            with _replacing(model, layer, replaced):
+            with replaced_state(model, layer, replaced):
                 logits = model(torch.tensor([corrupt]))[0, -1]
             return float(logits[target] - logits[foil])
 

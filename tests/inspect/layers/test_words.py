@@ -9,10 +9,10 @@ import pytest
 import torch
 from tests.inspect.causes.test_attribution import drawn
 
-from wordloom.cli.inspect.words import place_of
 from wordloom.errors import GenerationError
 from wordloom.inspect import word_in_texts
 from wordloom.inspect.layers.states import layer_states
+from wordloom.run.views.words import place_of
 from wordloom.text import Tokenizer
 
 

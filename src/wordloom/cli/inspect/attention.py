@@ -14,12 +14,14 @@ from typer import Argument, Option
 
 from wordloom.cli import options
 from wordloom.cli.inspect.showing import HTML, check_outputs, report_written
+from wordloom.cli.inspect.texts import ids_to_read, load_reader
 from wordloom.cli.options import option
 from wordloom.cli.usage import check_plot, refuse
 from wordloom.inspect.token_names import visible
 
 if TYPE_CHECKING:
     from wordloom.inspect import Alignment, AttentionMap
+    from wordloom.text import Specials
 
 _LETTERS_ABOVE = 14  # of a source token, above its column
 
@@ -37,19 +39,14 @@ def attention(
     """Show how much each token attends to the others."""
     from wordloom.inspect import attention_map
     from wordloom.inspect.token_names import namer
-    from wordloom.run import LanguageModel, TextEncoder, load, load_as
+    from wordloom.run import TextEncoder
 
     check_outputs(ctx, plot, html, force=force)
     _check_json(ctx, plot, json=json)
-    lm = load(ctx.obj)
-    if not isinstance(lm, LanguageModel | TextEncoder):
-        load_as(LanguageModel, ctx.obj, purpose="the view 'attention'")  # raises for another kind
-    tokenizer = lm.text_tokenizer
-    if isinstance(lm, TextEncoder):
-        ids = lm.framed(tokenizer.encode_ids(prompt, specials="interpret"))
-    else:
-        ids = tokenizer.prompt_ids(prompt)
-    seen = attention_map(lm.model, ids, list(map(namer(tokenizer), ids)))
+    loaded = load_reader(ctx.obj, "attention")
+    specials: Specials = "interpret" if isinstance(loaded, TextEncoder) else "refuse"  # a text may have masks
+    ids = ids_to_read(loaded, prompt, specials)
+    seen = attention_map(loaded.model, ids, list(map(namer(loaded.text_tokenizer), ids)))
     if plot is not None:
         seen.save(plot, layer=layer)
     if html is not None:

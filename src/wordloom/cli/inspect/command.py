@@ -8,26 +8,10 @@ import typer
 from typer import Argument
 from typer.core import TyperGroup
 
-from wordloom.cli.inspect import (
-    ablate,
-    attention,
-    attribution,
-    contributions,
-    geometry,
-    gradients,
-    heads,
-    knowledge,
-    lens,
-    memories,
-    parameters,
-    patch,
-    pattern,
-    positions,
-    probe,
-    scores,
-    top_words,
-    words,
-)
+from wordloom.cli.inspect import attention, heads, parameters, pattern, positions, scores, top_words
+from wordloom.cli.inspect.causes import ablate, attribution, gradients, patch
+from wordloom.cli.inspect.layers import contributions, lens, probe, words
+from wordloom.cli.inspect.neurons import geometry, knowledge, memories
 
 _DEFAULT_VIEW = "parameters"
 

@@ -6,12 +6,35 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from wordloom.errors import GenerationError
+from wordloom.errors import CheckpointError, GenerationError
 
 if TYPE_CHECKING:
     from wordloom.data import Document
-    from wordloom.run import LanguageModel
+    from wordloom.run import LanguageModel, TextEncoder
     from wordloom.text import Specials, Tokenizer
+
+
+def load_reader(folder: str, view: str) -> LanguageModel | TextEncoder:
+    """Load a model that reads running text; raise CheckpointError for another one."""
+    from wordloom.run import LanguageModel, TextEncoder, load
+
+    loaded = load(folder)
+    if not isinstance(loaded, LanguageModel | TextEncoder):
+        raise CheckpointError(
+            f"the view '{view}' reads language models and encoders; {folder} is loaded as a "
+            f"{type(loaded).__name__}"
+        )
+    return loaded
+
+
+def ids_to_read(loaded: LanguageModel | TextEncoder, text: str, specials: Specials = "text") -> list[int]:
+    """Return the ids of ``text`` as the model reads them: a prompt, or between the marks of an encoder."""
+    from wordloom.run import TextEncoder
+
+    tokenizer = loaded.text_tokenizer
+    if isinstance(loaded, TextEncoder):
+        return loaded.framed(tokenizer.encode_ids(text, specials=specials))
+    return tokenizer.prompt_ids(text, specials=specials)
 
 
 def texts_to_read(

@@ -12,9 +12,10 @@ from rich.table import Table
 from typer import Argument, Option
 
 from wordloom.cli import options
+from wordloom.cli.lab.outputs import MOST_SEED, OUT_HELP, SEED_HELP, check_out, write_out
 from wordloom.cli.options import option
 from wordloom.cli.tables import plain_table, print_unwrapped
-from wordloom.cli.usage import is_given, refuse, refuse_existing
+from wordloom.cli.usage import is_given, refuse_existing
 from wordloom.errors import WordloomError
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-_MOST_SEED = 2**63 - 1
 _SETTINGS = ("family", "people", "exposures", "seed", "dim", "layers", "batch_size", "learning_rate")
 
 
@@ -34,7 +34,7 @@ def train(
     people: int = option(2_000, "The number of people whose facts the model learns.", min=1),
     exposures: int = option(1_000, "How often training shows each person.", min=1),
     family: str = option("gpt2", "The model: gpt2, llama or lstm."),
-    seed: int = option(0, "The random seed; the same seed gives the same result.", min=0, max=_MOST_SEED),
+    seed: int = option(0, SEED_HELP, min=0, max=MOST_SEED),
     dim: int = option(64, "The width of the embeddings and layers.", min=1),
     layers: int = option(2, "The number of layers.", min=1),
     batch_size: int | None = option(
@@ -67,9 +67,7 @@ def train(
 def compare(
     ctx: typer.Context,
     runs: Annotated[Path, Argument(help="The folder of one or more finished runs.")],
-    out: Path | None = option(
-        None, "A folder for the picture (.png) and all measurements (.json).", metavar="FOLDER"
-    ),
+    out: Path | None = option(None, OUT_HELP, metavar="FOLDER"),
     force: options.FORCE = False,
     json: options.JSON = False,
 ) -> None:
@@ -77,31 +75,16 @@ def compare(
 
     The capacity of a model is the plateau of the bits per parameter over the number of people.
     """
-    from wordloom.files import write_text
     from wordloom.lab.capacity.comparing import compare as compare_runs
+    from wordloom.lab.capacity.figures import draw_capacity
 
-    if out is None:
-        refuse(ctx, "without --out no file is written", "force")
-    else:
-        from wordloom.inspect.figures import load_matplotlib
-
-        if out.exists() and not out.is_dir():
-            raise WordloomError(f"'{out}' is not a folder; choose another name for --out")
-        load_matplotlib()
-        refuse_existing(out / "capacity.png", out / "capacity.json", force=force)
+    check_out(ctx, out, "capacity", force=force)
     result = compare_runs(runs)
     if json:
         print(json_module.dumps(result.as_dict()))
     else:
         print_unwrapped(_comparison_table(result))
-    if out is not None:
-        from wordloom.lab.capacity.figures import draw_capacity
-
-        out.mkdir(parents=True, exist_ok=True)
-        draw_capacity(result, out / "capacity.png")
-        write_text(out / "capacity.json", json_module.dumps(result.as_dict()) + "\n")
-        for name in ("capacity.png", "capacity.json"):
-            typer.echo(f"wrote {out / name}", err=True)
+    write_out(out, "capacity", lambda path: draw_capacity(result, path), result.as_dict())
 
 
 @app.command("biographies")
@@ -109,7 +92,7 @@ def biographies(
     out: Annotated[Path, Option(help="The .jsonl file to write.", metavar="FILE")],
     people: int = option(10_000, "The number of people.", min=1),
     exposures: int = option(1, "How many biographies of each person to write.", min=1),
-    seed: int = option(0, "The random seed; the same seed gives the same texts.", min=0, max=_MOST_SEED),
+    seed: int = option(0, "The random seed; the same seed gives the same texts.", min=0, max=MOST_SEED),
     force: options.FORCE = False,
 ) -> None:
     """Write synthetic biographies in English.

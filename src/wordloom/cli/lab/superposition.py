@@ -11,10 +11,9 @@ import typer
 from rich.table import Table
 
 from wordloom.cli import options
+from wordloom.cli.lab.outputs import MOST_SEED, OUT_HELP, SEED_HELP, check_out, write_out
 from wordloom.cli.options import option
 from wordloom.cli.tables import plain_table, print_unwrapped
-from wordloom.cli.usage import refuse, refuse_existing
-from wordloom.errors import WordloomError
 
 if TYPE_CHECKING:
     from wordloom.lab.superposition.claims import Claim
@@ -24,10 +23,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-_OUT_HELP = "A folder for the picture (.png) and all measurements (.json)."
 _STEPS_HELP = "How many training steps to take."
-_SEED_HELP = "The random seed; the same seed gives the same result."
-_MOST_SEED = 2**63 - 1
 _PLATEAU_COLUMNS = ("3/4", "2/3", "1/2", "2/5", "3/8")
 
 
@@ -43,9 +39,9 @@ class _Result(Protocol):
 @app.command("features")
 def features(
     ctx: typer.Context,
-    out: Path | None = option(None, _OUT_HELP, metavar="FOLDER"),
+    out: Path | None = option(None, OUT_HELP, metavar="FOLDER"),
     steps: int = option(3_000, _STEPS_HELP, min=1),
-    seed: int = option(0, _SEED_HELP, min=0, max=_MOST_SEED),
+    seed: int = option(0, SEED_HELP, min=0, max=MOST_SEED),
     force: options.FORCE = False,
     json: options.JSON = False,
 ) -> None:
@@ -55,7 +51,7 @@ def features(
     importance 0.7^i. The table shows how many features each model represents, and how many of them share
     directions.
     """
-    _check_out(ctx, out, force=force)
+    check_out(ctx, out, str(ctx.info_name), force=force)
     from wordloom.lab.superposition.features import run_features
     from wordloom.lab.superposition.figures import draw_features
 
@@ -67,9 +63,9 @@ def features(
 @app.command("phases")
 def phases(
     ctx: typer.Context,
-    out: Path | None = option(None, _OUT_HELP, metavar="FOLDER"),
+    out: Path | None = option(None, OUT_HELP, metavar="FOLDER"),
     steps: int = option(600, _STEPS_HELP, min=1),
-    seed: int = option(0, _SEED_HELP, min=0, max=_MOST_SEED),
+    seed: int = option(0, SEED_HELP, min=0, max=MOST_SEED),
     force: options.FORCE = False,
     json: options.JSON = False,
 ) -> None:
@@ -79,7 +75,7 @@ def phases(
     features and the importance of the last one. The table compares the best of ten random starts with the
     closed-form losses of hand-built solutions.
     """
-    _check_out(ctx, out, force=force)
+    check_out(ctx, out, str(ctx.info_name), force=force)
     from wordloom.lab.superposition.figures import draw_phases
     from wordloom.lab.superposition.phases import run_phases
 
@@ -91,9 +87,9 @@ def phases(
 @app.command("polytopes")
 def polytopes(
     ctx: typer.Context,
-    out: Path | None = option(None, _OUT_HELP, metavar="FOLDER"),
+    out: Path | None = option(None, OUT_HELP, metavar="FOLDER"),
     steps: int = option(3_000, _STEPS_HELP, min=1),
-    seed: int = option(0, _SEED_HELP, min=0, max=_MOST_SEED),
+    seed: int = option(0, SEED_HELP, min=0, max=MOST_SEED),
     force: options.FORCE = False,
     json: options.JSON = False,
 ) -> None:
@@ -103,7 +99,7 @@ def polytopes(
     the dimensions per feature, and how many features have the dimensionality of each polytope that the paper
     names.
     """
-    _check_out(ctx, out, force=force)
+    check_out(ctx, out, str(ctx.info_name), force=force)
     from wordloom.lab.superposition.figures import draw_polytopes
     from wordloom.lab.superposition.polytopes import run_polytopes
 
@@ -130,24 +126,6 @@ class _Steps:
         self._bar.stop()
 
 
-def _check_out(ctx: typer.Context, out: Path | None, *, force: bool) -> None:
-    """Raise WordloomError, before any training, if the files cannot be drawn or written."""
-    if out is None:
-        refuse(ctx, "without --out no file is written", "force")
-        return
-    from wordloom.inspect.figures import load_matplotlib
-
-    if out.exists() and not out.is_dir():
-        raise WordloomError(f"'{out}' is not a folder; choose another name for --out")
-    load_matplotlib()
-    refuse_existing(*_files(out, str(ctx.info_name)), force=force)
-
-
-def _files(out: Path, experiment: str) -> tuple[Path, Path]:
-    """Return the picture and the JSON file of an experiment."""
-    return out / f"{experiment}.png", out / f"{experiment}.json"
-
-
 def _finish(
     result: _Result,
     out: Path | None,
@@ -156,24 +134,15 @@ def _finish(
     *,
     json: bool,
 ) -> None:
-    """Write the files into ``out``, then print the result as tables or as JSON."""
-    from wordloom.files import write_text
-
+    """Print the result as tables or as JSON, and write the files into ``out``."""
     found = result.as_dict()
-    written: Sequence[Path] = ()
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        picture, data = written = _files(out, found["experiment"])
-        draw(result, picture)
-        write_text(data, json_module.dumps(found) + "\n")
     if json:
         print(json_module.dumps(found))
     else:
         print_unwrapped(table(result))
         print()
         print_unwrapped(_claims_table(result.claims))
-    for path in written:
-        typer.echo(f"wrote {path}", err=True)
+    write_out(out, found["experiment"], lambda path: draw(result, path), found)
 
 
 def _claims_table(claims: Sequence[Claim]) -> Table:

@@ -1,1 +1,1 @@
-"""What a prediction depends on: parts of the text, and states of the model."""
+"""The tokens and the vectors that a prediction depends on."""

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.errors import ConfigError, NonFiniteError
-from wordloom.inspect.figures import FONT, GRID, hide_frame, new_figure
+from wordloom.inspect.figures import FONT, GRID, check_tokens, hide_frame, new_figure
 from wordloom.inspect.token_names import visible
 from wordloom.inspect.view import Table, View
 from wordloom.inspect.view.pages import data_as_html, resource
@@ -59,14 +59,14 @@ class Attribution(View):
     residual: float | None
 
     @property
-    def title(self) -> str:  # type: ignore[override]
+    def title(self) -> str:
         return f"Attribution of the {self.what} to tokens, by {self.method.replace('-', ' ')}"
 
     def as_dict(self) -> dict[str, Any]:
         return dict(vars(self))
 
     def tables(self) -> list[Table]:
-        most = max(map(abs, self.values)) or 1.0
+        most = max(map(abs, self.values), default=0.0) or 1.0
         bars = ["▇" * round(20 * abs(value) / most) for value in self.values]
         rows = [
             (visible(token), f"{value:+.4f}", bar if value > 0 else f"-{bar}" if bar else "")
@@ -86,6 +86,7 @@ class Attribution(View):
     def figure(self) -> Any:
         """Return a bar for each token, in the order of the text."""
         n = len(self.tokens)
+        check_tokens(n)
         figure = new_figure((max(4.0, 1.2 + 0.34 * n), 3.2))
         panel = figure.subplots()
         colours = ["#0072B2" if value > 0 else "#D55E00" for value in self.values]

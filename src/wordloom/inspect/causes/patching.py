@@ -13,7 +13,8 @@ An effect of 1 means that this one vector restores the answer, and 0 that it cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 from wordloom.errors import GenerationError
-from wordloom.inspect.figures import FONT, add_colour_bar, new_figure
+from wordloom.inspect.figures import FONT, add_colour_bar, check_tokens, new_figure
 from wordloom.inspect.layers.lens import layer_name
 from wordloom.inspect.layers.states import layer_states, row_of
 from wordloom.inspect.token_names import visible
@@ -74,6 +75,7 @@ class Patching(View):
     def figure(self) -> Any:
         """Return a grid: layers up, tokens across."""
         layers, T = self.effects.shape
+        check_tokens(T)
         figure = new_figure((2.0 + 0.5 * T, 1.7 + 0.3 * layers))
         panel = figure.subplots()
         effects = self.effects.numpy()
@@ -164,31 +166,29 @@ def _patched(model: Any, corrupt: Tensor, layer: int, clean: Tensor, goals: tupl
             x[rows, some] = clean[some]
             return x
 
-        with _replacing(model, layer, replaced):
+        with replaced_state(model, layer, replaced):
             logits = model.lm_head(model.hidden(corrupt.expand(len(some), T))[:, -1]).float()
         found.append(_differences(logits, goals))
     return torch.cat(found)
 
 
-class _replacing:  # noqa: N801
-    """Replace x_layer of each forward pass inside the block."""
+@contextmanager
+def replaced_state(model: Any, layer: int, replace: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Replace x_layer [B, T, D] of each forward pass inside the block by what ``replace`` returns for it."""
 
-    def __init__(self, model: Any, layer: int, replace: Callable[[Tensor], Tensor]) -> None:
-        self.model, self.layer, self.replace = model, layer, replace
+    def before(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (replace(args[0]), *args[1:])
 
-    def __enter__(self) -> None:
-        if self.layer == 0:
-            self.hook = self.model.blocks[0].register_forward_pre_hook(self._before)
-        else:
-            self.hook = self.model.blocks[self.layer - 1].register_forward_hook(self._after)
-
-    def __exit__(self, *_: object) -> None:
-        self.hook.remove()
-
-    def _before(self, _: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (self.replace(args[0]), *args[1:])
-
-    def _after(self, _: Any, args: Any, output: Any) -> Any:
+    def after(_: Any, args: Any, output: Any) -> Any:
         if isinstance(output, tuple):  # a recurrent block returns its state too
-            return (self.replace(output[0]), *output[1:])
-        return self.replace(output)
+            return (replace(output[0]), *output[1:])
+        return replace(output)
+
+    if layer == 0:
+        hook = model.blocks[0].register_forward_pre_hook(before)
+    else:
+        hook = model.blocks[layer - 1].register_forward_hook(after)
+    try:
+        yield
+    finally:
+        hook.remove()

@@ -55,7 +55,7 @@ class Contributions(View):
     logit: float
 
     @property
-    def title(self) -> str:  # type: ignore[override]
+    def title(self) -> str:
         what = f"the logit of {visible(self.target)}"
         if self.against is not None:
             what = f"{what} above that of {visible(self.against)}"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wordloom.errors import ConfigError, EvaluationError, NonFiniteError
-from wordloom.inspect.figures import FAINT, FONT, add_colour_bar, hide_frame, new_figure
+from wordloom.inspect.figures import FAINT, FONT, add_colour_bar, check_tokens, hide_frame, new_figure
 from wordloom.inspect.layers.states import Readout, layer_states, readout, row_of
 from wordloom.inspect.layers.windows import batches_of, padded
 from wordloom.inspect.token_names import visible
@@ -77,6 +77,7 @@ class Lens(View):
     def figure(self) -> Any:
         """Return a grid: layers up, tokens across, each cell with its most probable token."""
         layers, T = self.nats.shape
+        check_tokens(T)
         figure = new_figure((1.6 + 0.62 * T, 1.4 + 0.3 * layers))
         panel = figure.subplots()
         best = np.array([[cell[0][1] for cell in row] for row in self.likeliest])

@@ -34,7 +34,7 @@ class WordInTexts(View):
     centred: Tensor
 
     @property
-    def title(self) -> str:  # type: ignore[override]
+    def title(self) -> str:
         return f"The vectors of {self.word} in {len(self.texts)} texts"
 
     def as_dict(self) -> dict[str, Any]:

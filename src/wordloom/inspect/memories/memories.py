@@ -1,4 +1,4 @@
-"""What triggers a neuron, and which words its value promotes."""
+"""The triggers of neurons, and the words that their values promote."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
@@ -80,7 +81,7 @@ class Triggers(NamedTuple):
             size = int.from_bytes(data[:8], "little")
             counts = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["triggers"])
             found = cls(**tensors, tokens=counts["tokens"], read=counts["read"])
-        except Exception as error:
+        except (SafetensorError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"'{path}' holds no contexts of neurons ({error}); remove it") from None
         return found, counts["made_with"]
 

@@ -26,7 +26,10 @@ class View(ABC):
     A notebook shows it as a page of HTML.
     """
 
-    title: str
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """The heading of the view."""
 
     @abstractmethod
     def as_dict(self) -> dict[str, Any]:

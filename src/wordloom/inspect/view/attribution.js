@@ -1,7 +1,7 @@
 // The text, each token coloured by its attribution: blue adds to the score, orange takes from it.
 const data = read("attribution");
 const view = document.getElementById("view");
-const most = Math.max(...data.values.map(Math.abs)) || 1;
+const most = Math.max(0, ...data.values.map(Math.abs)) || 1;
 const colour = (value) =>
   `color-mix(in srgb, ${value > 0 ? "#0072b2" : "#d55e00"} ${Math.round((60 * Math.abs(value)) / most)}%, transparent)`;
 const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toPrecision(3)}`;

@@ -30,7 +30,7 @@ _SHOWN = 30  # facts in the table
 
 
 class Known(NamedTuple):
-    """What a model knows of a fact.
+    """How well a model knows a fact.
 
     Attributes:
         probability: of the whole answer after the prompt.
@@ -50,7 +50,7 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True)
 class Knowledge(View):
-    """What a model of ``parameters`` parameters knows of some facts."""
+    """How well a model with ``parameters`` parameters knows some facts."""
 
     known: tuple[Known, ...]
     parameters: int

@@ -9,8 +9,8 @@ from typer import Option
 
 from wordloom.cli import options
 from wordloom.cli.inspect.showing import HTML, check_outputs, show
+from wordloom.cli.inspect.texts import ids_to_read, load_reader
 from wordloom.cli.options import option
-from wordloom.errors import GenerationError
 
 
 def command(
@@ -36,19 +36,12 @@ def command(
 
     from wordloom.data.rows.labelled import labelled_rows
     from wordloom.inspect import probe
-    from wordloom.run import LanguageModel, TextEncoder, load
 
     check_outputs(ctx, plot, html, force=force)
-    loaded = load(ctx.obj)
-    if not isinstance(loaded, LanguageModel | TextEncoder):
-        raise GenerationError(
-            f"the view 'probe' reads language models and encoders, not a {type(loaded).__name__}"
-        )
+    loaded = load_reader(ctx.obj, "probe")
     found = list(labelled_rows([file], text=text_column, label=label_column, header=header))
     if len(found) > rows:
         found = random.Random(seed).sample(found, rows)
-    ids = [loaded.text_tokenizer.prompt_ids(" ".join(row.texts), specials="text") for row in found]
-    if isinstance(loaded, TextEncoder):
-        ids = [loaded.framed(each) for each in ids]
+    ids = [ids_to_read(loaded, " ".join(row.texts)) for row in found]
     view = probe(loaded.model, ids, [str(row.label) for row in found], pooling=pooling, seed=seed)
     show(view, plot=plot, html=html, json=json)

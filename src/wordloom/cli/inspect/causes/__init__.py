@@ -1,0 +1,1 @@
+"""Views of the tokens, vectors and parts that a prediction depends on."""

@@ -1,0 +1,41 @@
+"""Find a word in texts, and compare its vectors between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from wordloom.errors import GenerationError
+from wordloom.inspect.layers.words import WordInTexts, word_in_texts
+from wordloom.run.models.language_model import LanguageModel
+from wordloom.run.models.text_encoder import TextEncoder
+from wordloom.text import Tokenizer
+
+
+def compare_word(loaded: LanguageModel | TextEncoder, word: str, texts: Sequence[str]) -> WordInTexts:
+    """Return the cosines between the vectors of ``word`` in each of N ``texts``, after each layer.
+
+    The first occurrence in a text counts, and the vector of a word is that of its last token.
+
+    Raises GenerationError for a text that lacks the word or is too long, and for fewer than two texts.
+    """
+    found = [place_of(loaded.text_tokenizer, text, word) for text in texts]
+    rows, places = [ids for ids, _ in found], [place for _, place in found]
+    if isinstance(loaded, TextEncoder):
+        rows, places = [loaded.framed(ids) for ids in rows], [place + 1 for place in places]
+    return word_in_texts(loaded.model, rows, places, word, texts)
+
+
+def place_of(tokenizer: Tokenizer, text: str, word: str) -> tuple[list[int], int]:
+    """Return the ids of ``text`` as a prompt, and where the last token of the first ``word`` in it stands.
+
+    Raises GenerationError for a text without the word.
+    """
+    match = re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text)
+    if match is None:
+        raise GenerationError(f"the word {word!r} does not occur in {text!r}")
+    encoded = tokenizer.encode(text, specials="text")
+    ids = tokenizer.prompt_ids(text, specials="text")
+    first, stop = match.span()
+    inside = [at for at, (start, end) in enumerate(encoded.offsets) if start < stop and end > first]
+    return ids, inside[-1] + len(ids) - len(encoded.ids)
