@@ -78,5 +78,5 @@ def test_groups_of_a_model(rng: random.Random) -> None:
 def test_mistakes_get_one_line() -> None:
     with pytest.raises(ConfigError, match="x: 1 vectors have no pair"):
         directions("x", torch.tensor([[1.0, 2.0], [0.0, 0.0]]), None)
-    with pytest.raises(WordloomError, match="a Linear has none"):
+    with pytest.raises(WordloomError, match="type Linear has none"):
         geometry(torch.nn.Linear(2, 2))

@@ -105,7 +105,7 @@ def test_scores_are_means_of_the_attention_map(rng: random.Random) -> None:
 def test_encoders_have_scores_and_recurrent_models_none(rng: random.Random) -> None:
     model = random_model("bert", rng)
     assert head_scores(model, length=5).scores["itself"].shape == (len(model.blocks), model.config.n_heads)
-    with pytest.raises(WordloomError, match="not for a RNN"):
+    with pytest.raises(WordloomError, match="not for type RNN"):
         head_scores(build(RNNConfig(vocab_size=9, dim=4), generator=torch.Generator().manual_seed(0)))
     with pytest.raises(ConfigError, match="length 12 does not fit the model; allowed: 2 to 11"):
         head_scores(model, length=12)

@@ -156,7 +156,7 @@ def test_promoted_words_and_agreement(rng: random.Random) -> None:
 
 def test_mistakes_get_one_line(rng: random.Random) -> None:
     model, texts = drawn(rng)
-    with pytest.raises(WordloomError, match="not for a Bert"):
+    with pytest.raises(WordloomError, match="not for type Bert"):
         find_triggers(random_model("bert", rng), texts)
     with pytest.raises(ConfigError, match="1 or more, not 0 and 16"):
         find_triggers(model, texts, top_k=0)

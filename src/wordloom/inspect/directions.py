@@ -161,7 +161,9 @@ def geometry(model: Any, *, seed: int = 0) -> Geometry:
     """
     body = getattr(model, "body", model)
     if not hasattr(body, "token_embedding"):
-        raise WordloomError(f"the view 'geometry' needs token embeddings; a {type(model).__name__} has none")
+        raise WordloomError(
+            f"the view 'geometry' needs token embeddings; type {type(model).__name__} has none"
+        )
     draw = torch.Generator().manual_seed(seed)
     with evaluating(body):
         vocabulary = torch.arange(body.config.vocab_size, device=next(body.parameters()).device)

@@ -96,7 +96,7 @@ def head_scores(model: Any, *, length: int | None = None, rows: int = 8, seed: i
     if not isinstance(model, GPT | GPT2 | Llama | Bert):
         raise WordloomError(
             "the view 'heads' is defined for models with self-attention alone (gpt, gpt2, llama, bert), not "
-            f"for a {type(model).__name__}"
+            f"for type {type(model).__name__}"
         )
     layers: list[Any] = [block.attention for block in model.blocks]
     limit = context_limit(model.config) or 100

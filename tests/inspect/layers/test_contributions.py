@@ -85,7 +85,7 @@ def test_the_tables_sum_too(rng: random.Random) -> None:
 
 def test_mistakes_get_one_line(rng: random.Random) -> None:
     rnn = build(RNNConfig(vocab_size=9, dim=4), generator=torch.Generator().manual_seed(0))
-    with pytest.raises(WordloomError, match="a RNN computes no such sum"):
+    with pytest.raises(WordloomError, match="this model is of type RNN"):
         contributions(rnn, [1])
     model = random_model("llama", rng)
     with pytest.raises(GenerationError, match="at 2 does not exist; allowed: 0 to 1"):

@@ -98,7 +98,7 @@ def test_the_model_keeps_no_hooks_and_its_mode(rng: random.Random) -> None:
 
 def test_mistakes_get_one_line(rng: random.Random) -> None:
     rnn = build(RNNConfig(vocab_size=9, dim=4), generator=torch.Generator().manual_seed(0))
-    with pytest.raises(WordloomError, match="a RNN has no such vector"):
+    with pytest.raises(WordloomError, match="of type RNN, has none"):
         lens(rnn, [1, 2])
     model = random_model("gpt2", rng)
     with pytest.raises(GenerationError, match="24 tokens and the model takes 23"):

@@ -86,5 +86,5 @@ def test_mistakes_get_one_line(tokenizer: Tokenizer, rng: random.Random) -> None
     with pytest.raises(EvaluationError, match="no token to predict"):
         ablation(model, tokenizer, [""])
     rnn = build(RNNConfig(vocab_size=tokenizer.vocab_size, dim=4), generator=torch.Generator().manual_seed(0))
-    with pytest.raises(WordloomError, match="not for a RNN"):
+    with pytest.raises(WordloomError, match="not for type RNN"):
         ablation(rnn, tokenizer, TEXTS)

@@ -215,7 +215,7 @@ def embedding_of(model: Any) -> nn.Module:
     body = getattr(model, "body", model)
     embedding = getattr(body, "token_embedding", None)
     if not isinstance(embedding, nn.Module):
-        raise ConfigError(f"a {type(model).__name__} has no token embedding to attribute a score to")
+        raise ConfigError(f"type {type(model).__name__} has no token embedding to attribute a score to")
     return embedding
 
 

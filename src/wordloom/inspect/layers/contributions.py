@@ -157,7 +157,7 @@ def contributions(
     if not isinstance(model, GPT | GPT2 | Llama):
         raise WordloomError(
             "the view 'contributions' is defined for gpt, gpt2 and llama models, whose logits are sums over "
-            f"their layers; a {type(model).__name__} computes no such sum"
+            f"their layers; this model is of type {type(model).__name__}"
         )
     row = row_of(model, ids)
     at = _place("at", len(ids) - 1 if at is None else at, len(ids))

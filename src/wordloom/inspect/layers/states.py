@@ -72,7 +72,7 @@ def readout(model: Any, view: str) -> Readout:
         return lambda x: model.lm_head(model.mlm_hidden(x))
     raise WordloomError(
         f"the view '{view}' is defined for models whose layers add to one vector per token (gpt, gpt2, "
-        f"llama, bert and the families of these); a {type(model).__name__} has no such vector"
+        f"llama, bert and the families of these); this model, of type {type(model).__name__}, has none"
     )
 
 

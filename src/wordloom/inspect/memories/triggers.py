@@ -160,7 +160,7 @@ def feed_forwards(model: Any) -> list[Any]:
     if not isinstance(model, GPT | GPT2 | Llama):
         raise WordloomError(
             "the view 'memories' is defined for gpt, gpt2 and llama models, whose feed-forward layers write "
-            f"into the vector that the head reads; not for a {type(model).__name__}"
+            f"into the vector that the head reads; not for type {type(model).__name__}"
         )
     blocks: Any = model.blocks
     return [block.feed_forward for block in blocks]

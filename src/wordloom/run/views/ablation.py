@@ -167,7 +167,8 @@ def n_parts(model: Any) -> int:
     """Return how many parts :func:`ablation` removes in turn; raises WordloomError as it does."""
     if not isinstance(model, GPT | GPT2 | Llama):
         raise WordloomError(
-            f"the view 'ablate' is defined for gpt, gpt2 and llama models, not for a {type(model).__name__}"
+            "the view 'ablate' is defined for gpt, gpt2 and llama models, not for type "
+            f"{type(model).__name__}"
         )
     blocks: Any = model.blocks
     return sum(block.attention.n_heads + 1 for block in blocks)
