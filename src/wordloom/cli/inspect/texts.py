@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from wordloom.errors import CheckpointError, GenerationError
+from wordloom.errors import GenerationError
 
 if TYPE_CHECKING:
     from wordloom.data import Document
@@ -16,15 +16,14 @@ if TYPE_CHECKING:
 
 def load_reader(folder: str, view: str) -> LanguageModel | TextEncoder:
     """Load a model that reads running text; raise CheckpointError for another one."""
-    from wordloom.run import LanguageModel, TextEncoder, load
+    from wordloom.run import LanguageModel, TextEncoder
+    from wordloom.run.checkpoint.kinds import require_kind
+    from wordloom.run.checkpoint.loaders import read_checkpoint
 
-    loaded = load(folder)
-    if not isinstance(loaded, LanguageModel | TextEncoder):
-        raise CheckpointError(
-            f"the view '{view}' reads language models and encoders; {folder} is loaded as a "
-            f"{type(loaded).__name__}"
-        )
-    return loaded
+    checkpoint = read_checkpoint(folder)
+    kind = require_kind(checkpoint, [LanguageModel, TextEncoder], f"the view '{view}'")
+    reader: LanguageModel | TextEncoder = kind.load(checkpoint, "auto", "auto")
+    return reader
 
 
 def ids_to_read(loaded: LanguageModel | TextEncoder, text: str, specials: Specials = "text") -> list[int]:

@@ -7,7 +7,7 @@ no other code decides what a folder holds.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -352,14 +352,14 @@ def kind_of(checkpoint: Checkpoint) -> Kind:
     return next(kind for kind in KINDS.values() if kind.recognises(checkpoint.config))
 
 
-def require_kind(checkpoint: Checkpoint, result: type[Any], purpose: str) -> Kind:
-    """Return the kind of ``checkpoint``; raises CheckpointError if loading it gives no ``result``.
+def require_kind(checkpoint: Checkpoint, results: Sequence[type[Any]], purpose: str) -> Kind:
+    """Return the kind of ``checkpoint``; raises CheckpointError if loading it gives none of ``results``.
 
     ``purpose`` says in the message what needs it: "this command".
     """
     kind = kind_of(checkpoint)
-    if kind.result is not result:
-        wanted = " or ".join(one.description for one in KINDS.values() if one.result is result)
+    if kind.result not in results:
+        wanted = " or ".join(one.description for one in KINDS.values() if one.result in results)
         raise CheckpointError(
             f"{checkpoint.folder} holds {kind.description}, and {purpose} needs {wanted}; try "
             f"`{kind.command_for(checkpoint)}`"
@@ -405,7 +405,7 @@ def load_as(
     checkpoint = read_checkpoint(folder)
     if adapter is not None:
         checkpoint = with_adapter(checkpoint, adapter)
-    model: Loaded = require_kind(checkpoint, result, purpose).load(checkpoint, device, dtype)
+    model: Loaded = require_kind(checkpoint, [result], purpose).load(checkpoint, device, dtype)
     return model
 
 
