@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-_SETTINGS = ("family", "people", "exposures", "seed", "dim", "layers", "batch_size", "learning_rate")
+_SETTINGS = (
+    "data", "family", "people", "exposures", "seed", "dim", "layers", "batch_size", "learning_rate",
+    "weight_decay", "precision",
+)  # fmt: skip
 
 
 @app.command("train")
@@ -33,14 +36,19 @@ def train(
     out: Annotated[Path, Option(help="The folder of the run.", metavar="FOLDER")],
     people: int = option(2_000, "The number of people whose facts the model learns.", min=1),
     exposures: int = option(1_000, "How often training shows each person.", min=1),
-    family: str = option("gpt2", "The model: gpt2, llama or lstm."),
+    data: str = option("bioD", "The facts: bioD (without prose) or bioS (English biographies)."),
+    family: str = option("gpt2", "The model: gpt2 (with rotary positions), llama or lstm."),
     seed: int = option(0, SEED_HELP, min=0, max=MOST_SEED),
     dim: int = option(64, "The width of the embeddings and layers.", min=1),
     layers: int = option(2, "The number of layers.", min=1),
     batch_size: int | None = option(
-        None, "People in an optimizer step.  [default: a fiftieth of them]", min=1
+        None,
+        "Rows in an optimizer step: people of bioD, or windows of bioS.  [default: people / 50 or / 500]",
+        min=1,
     ),
     learning_rate: float = option(1e-3, "The peak learning rate."),
+    weight_decay: float = option(0.02, "The decoupled weight decay."),
+    precision: str = option("fp32", "The precision of training: fp32 or bf16."),
     device: str = option("cpu", "The device: cpu, cuda or cuda:1."),
     resume: bool = option(False, "Continue the run in the folder.", "--resume"),
     json: options.JSON = False,
@@ -48,7 +56,7 @@ def train(
     """Train a model on synthetic facts.
 
     Reports the bits of knowledge that the model stores, and the bits per parameter, also with the weights
-    rounded to 8 bits. Ctrl-C saves and stops; --resume continues with an identical result.
+    rounded to 8 and to 4 bits. Ctrl-C saves and stops; --resume continues with an identical result.
     """
     from wordloom.lab.capacity.experiment import run
 
@@ -101,7 +109,7 @@ def biographies(
     train' reads the file as a corpus. Each exposure has all people in a new order, with new sentences.
     """
     from wordloom.files import whole_file
-    from wordloom.lab.capacity.biographies import Biographies
+    from wordloom.lab.capacity.facts.biographies import Biographies
 
     if out.suffix != ".jsonl":
         raise WordloomError(f"'{out}' is no .jsonl file; choose another name for --out")
@@ -110,9 +118,8 @@ def biographies(
     out.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(out) as file:
         for exposure in range(exposures):
-            for number in source.order(exposure).tolist():
-                line = json_module.dumps(source.biography(number, exposure)._asdict())
-                file.write(line.encode() + b"\n")
+            for biography in source.exposure(exposure).biographies():
+                file.write(json_module.dumps(biography._asdict()).encode() + b"\n")
     typer.echo(f"wrote {out}", err=True)
 
 
@@ -122,7 +129,8 @@ def _result_table(result: Result) -> Table:
         f"{s.family}, {result.parameters:,} parameters: {s.people:,} people, {s.exposures:,} exposures",
         "", "bits of names", "bits of values", "bits", "bits per parameter", "of all facts",
     )  # fmt: skip
-    for name, bits in (("all facts", most), ("fp32", result.fp32.stored), ("int8", result.int8.stored)):
+    stored = {name: knowledge.stored for name, knowledge in result.kinds.items()}
+    for name, bits in {"all facts": most, **stored}.items():
         table.add_row(
             name, f"{bits.names:,.0f}", f"{bits.values:,.0f}", f"{bits.total:,.0f}",
             f"{bits.total / result.parameters:.3f}", f"{bits.total / most.total:.1%}",
@@ -131,9 +139,11 @@ def _result_table(result: Result) -> Table:
 
 
 def _comparison_table(result: Comparison) -> Table:
+    from wordloom.lab.capacity.result import KINDS
+
     table = plain_table(
         "Bits per parameter, means over the seeds",
-        "runs", "people", "seeds", "parameters", "all facts", "fp32", "int8",
+        "runs", "people", "seeds", "parameters", "all facts", *KINDS,
     )  # fmt: skip
     for curve in result.curves:
         for point in curve.points:
@@ -141,6 +151,6 @@ def _comparison_table(result: Comparison) -> Table:
             table.add_row(
                 curve.name, f"{point.people:,}", str(len(point.results)),
                 " to ".join(f"{count:,}" for count in dict.fromkeys((parameters[0], parameters[-1]))),
-                f"{point.most:.3f}", f"{point.fp32:.3f}", f"{point.int8:.3f}",
+                f"{point.most:.3f}", *(f"{point.bits(kind):.3f}" for kind in KINDS),
             )  # fmt: skip
     return table

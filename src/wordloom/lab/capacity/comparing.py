@@ -9,7 +9,7 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from wordloom.errors import CheckpointError
-from wordloom.lab.capacity.result import RESULT, Result, read_result
+from wordloom.lab.capacity.result import KINDS, RESULT, Result, read_result
 
 
 class Point(NamedTuple):
@@ -23,15 +23,9 @@ class Point(NamedTuple):
     people: int
     results: tuple[Result, ...]
 
-    @property
-    def fp32(self) -> float:
-        """The bits per parameter, the mean over the seeds."""
-        return mean(each.fp32.stored.total / each.parameters for each in self.results)
-
-    @property
-    def int8(self) -> float:
-        """The bits per parameter of weights rounded to 8 bits, the mean over the seeds."""
-        return mean(each.int8.stored.total / each.parameters for each in self.results)
+    def bits(self, kind: str) -> float:
+        """Return the bits per parameter with weights of ``kind``, one of KINDS: the mean over the seeds."""
+        return mean(each.kinds[kind].stored.total / each.parameters for each in self.results)
 
     @property
     def most(self) -> float:
@@ -79,8 +73,7 @@ class Comparison:
                     "points": [
                         {
                             "people": point.people,
-                            "bits_per_parameter": point.fp32,
-                            "int8_bits_per_parameter": point.int8,
+                            "bits_per_parameter": {kind: point.bits(kind) for kind in KINDS},
                             "possible_bits_per_parameter": point.most,
                             "runs": [each.as_dict() for each in point.results],
                         }
@@ -114,7 +107,8 @@ def compare(folder: Path) -> Comparison:
 def _others(result: Result) -> dict[str, Any]:
     """Return the settings that make another curve, beside the family and the exposures."""
     saved = result.settings.as_dict()
-    return {name: saved[name] for name in ("dim", "layers", "batch_size", "learning_rate", "weight_decay")}
+    same = ("family", "exposures", "people", "seed")
+    return {name: value for name, value in saved.items() if name not in same}
 
 
 def _points(results: list[Result]) -> tuple[Point, ...]:

@@ -12,15 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from wordloom.errors import CheckpointError
 from wordloom.files import sync_tree, write_text
-from wordloom.lab.capacity.facts import Exposures
-from wordloom.lab.capacity.measuring import measure, rounded_to_int8, used_parameters
+from wordloom.lab.capacity.measuring import ROUNDINGS, measure, rounded, used_parameters
+from wordloom.lab.capacity.models import config_of, new_model, read_model, save_weights
 from wordloom.lab.capacity.result import RESULT, Knowledge, Result, read_result
 from wordloom.lab.capacity.settings import Settings
-from wordloom.models.building.build import build
 from wordloom.models.building.cost import flops_per_token
 from wordloom.objectives import objective
 from wordloom.progress import TrainingProgress
@@ -34,7 +31,6 @@ from wordloom.training.checkpoint import (
 from wordloom.training.hooks import Evaluate, Log, cut_metrics
 from wordloom.training.plan import Costs
 from wordloom.training.trainer import Hook, StepRecord, Trainer
-from wordloom.weights import load_model, save_model
 
 SETTINGS = "settings.json"
 SAVE_SECONDS = 60.0  # between two checkpoints
@@ -80,7 +76,7 @@ def run(
             progress.say(f"stopped at step {trainer.step:,} of {trainer.total_steps:,}")
             return None
         result = _result(trainer.model, settings)
-        save_model(trainer.model, out, overwrite=True)
+        save_weights(trainer.model, out)
         write_text(out / RESULT, json.dumps(result.as_dict(), indent=1) + "\n")
         sync_tree(out)
         return result
@@ -88,7 +84,7 @@ def run(
 
 def _new_settings(out: Path, given: Mapping[str, Any]) -> Settings:
     settings = Settings(**given)
-    _ = settings.config  # raises ConfigError for an impossible shape
+    config_of(settings)  # raises ConfigError for an impossible shape
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         what = "holds a run: continue it with --resume, or" if (out / SETTINGS).exists() else "is in use;"
         raise CheckpointError(f"{out} {what} choose another --out")
@@ -118,13 +114,12 @@ def _trainer(
 ) -> Trainer:
     """Return the trainer of the run, at the last checkpoint in ``out`` if there is one."""
     checkpoint, s = latest_checkpoint(out), settings.training(device)
-    generator = torch.Generator().manual_seed(settings.seed)
-    model = build(settings.config, generator=generator) if checkpoint is None else load_model(checkpoint)
+    model = new_model(settings) if checkpoint is None else read_model(settings, checkpoint)
     facts = settings.facts
     trainer = Trainer(
         model,
         objective("causal_lm"),
-        Exposures(facts),
+        facts.training(),
         s,
         total_steps=settings.steps,
         seed=settings.seed,
@@ -135,8 +130,8 @@ def _trainer(
         nats = measure(model, facts, orders=1).nats
         return {"bits_per_parameter": facts.space.stored(facts.people, nats).total / parameters}
 
-    each = flops_per_token(model, context=facts.predictions).training
-    costs = Costs(flops_per_token=each, tokens_per_sample=facts.predictions, dense=True)
+    each = flops_per_token(model, context=facts.window).training
+    costs = Costs(flops_per_token=each, tokens_per_sample=facts.window, dense=True)
     trainer.hooks = [
         Evaluate(evaluate, every=max(1, settings.steps // _MEASUREMENTS)),
         Log(
@@ -188,7 +183,7 @@ class SaveByTime(Hook):
         write_checkpoint(
             trainer,
             self.run,
-            write_model=lambda folder: save_model(trainer.model, folder),
+            write_model=lambda folder: save_weights(trainer.model, folder),
             facts={},
             keep_last=2,
             best_step=None,
@@ -197,14 +192,10 @@ class SaveByTime(Hook):
 
 
 def _result(model: Any, settings: Settings) -> Result:
-    """Measure the finished ``model``, also with its weights rounded to 8 bits."""
+    """Measure the finished ``model``, also with its weights rounded."""
     facts = settings.facts
-    exact = measure(model, facts)
-    with rounded_to_int8(model):
-        rounded = measure(model, facts)
-    return Result(
-        settings=settings,
-        parameters=used_parameters(model, facts),
-        fp32=Knowledge.of(facts, exact),
-        int8=Knowledge.of(facts, rounded),
-    )
+    kinds = {"fp32": Knowledge.of(facts, measure(model, facts))}
+    for to in ROUNDINGS:
+        with rounded(model, to):
+            kinds[to] = Knowledge.of(facts, measure(model, facts))
+    return Result(settings=settings, parameters=used_parameters(model, facts), **kinds)

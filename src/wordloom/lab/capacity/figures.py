@@ -31,7 +31,7 @@ def capacity_figure(result: Comparison) -> Any:
         people = [point.people for point in curve.points]
         panel.plot(
             people,
-            [point.fp32 for point in curve.points],
+            [point.bits("fp32") for point in curve.points],
             linestyle=_LINES[exposures.index(curve.exposures) % len(_LINES)],
             label=curve.name,
             markersize=5,

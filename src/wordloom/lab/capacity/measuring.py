@@ -1,17 +1,18 @@
-"""Measure what a model knows of the facts, with its weights as they are and rounded to 8 bits."""
+"""Measure what a model knows of the facts, with its weights as they are and rounded to 8 or 4 bits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from wordloom.data.batches.causal import IGNORE
 from wordloom.lab.capacity.bits import Nats
-from wordloom.lab.capacity.facts import Exposures, Facts
+from wordloom.lab.capacity.facts import NAME, REST, VALUE, Facts
 from wordloom.nn.evaluating import evaluating
 from wordloom.nn.quantized import dequantize, quantize
 
@@ -20,12 +21,17 @@ _ROWS = 256  # in a forward pass
 
 
 class Losses(NamedTuple):
-    """The mean loss for each person in nats, summed over the tokens of each part of a row."""
+    """The mean loss for each person in nats, summed over the tokens of each part of a row.
+
+    Attributes:
+        names: of the tokens of the name.
+        values: of the tokens of all values.
+        rest: of all other tokens, which are no facts about the person.
+    """
 
     names: float
-    markers: float
     values: float
-    end: float
+    rest: float
 
     @property
     def nats(self) -> Nats:
@@ -35,41 +41,48 @@ class Losses(NamedTuple):
 
 def measure(model: Any, facts: Facts, *, orders: int = ORDERS) -> Losses:
     """Return the losses of ``model`` on all people, each in ``orders`` orders that training does not use."""
-    exposures, count = Exposures(facts, measuring=True), facts.people * orders
-    total = torch.zeros(facts.predictions, dtype=torch.float64)  # [T]
+    total = torch.zeros(3, dtype=torch.float64)  # by part
     device = model.lm_head.weight.device
     with evaluating(model):
-        for start in range(0, count, _ROWS):
-            batch = exposures.batch(start, min(_ROWS, count - start))
-            logits = model.lm_head(model.hidden(batch.tokens.to(device))).float()  # [B, T, V]
-            targets = batch.targets.to(device).flatten()  # [B * T]
-            nats = F.cross_entropy(logits.flatten(0, 1), targets, reduction="none")  # [B * T]
-            total += nats.view_as(batch.targets).cpu().double().sum(0)  # [T]
-    mean = total / count
-    return Losses(
-        names=float(mean[facts.places("names")].sum()),
-        markers=float(mean[facts.places("markers")].sum()),
-        values=float(mean[facts.places("values")].sum()),
-        end=float(mean[facts.places("end")].sum()),
-    )
+        for rows in facts.measuring(orders, _ROWS):
+            logits = model.lm_head(model.hidden(rows.tokens.to(device))).float()  # [B, T, V]
+            targets = rows.targets.to(device).flatten()  # [B * T]
+            nats = F.cross_entropy(logits.flatten(0, 1), targets, reduction="none", ignore_index=IGNORE)
+            total.index_add_(0, rows.parts.flatten().long(), nats.cpu().double())
+    mean = (total / (facts.people * orders)).tolist()
+    return Losses(names=mean[NAME], values=mean[VALUE], rest=mean[REST])
+
+
+def _int8(weight: Tensor) -> Tensor:
+    return dequantize(quantize(weight), *weight.shape)
+
+
+def _int4(weight: Tensor) -> Tensor:
+    rows, columns = weight.shape
+    groups = F.pad(weight, (0, -columns % 32)).view(rows, -1, 32)
+    place = groups.abs().argmax(dim=-1, keepdim=True)
+    scale = (groups.gather(-1, place) / -8).half().float()  # the largest weight becomes level -8
+    inverse = torch.where(scale == 0, 0, 1 / scale)
+    levels = (groups * inverse + 8.5).floor().clamp(0, 15) - 8
+    return (levels * scale).flatten(1)[:, :columns]
+
+
+#: What a matrix [N, K] becomes when its weights are rounded.
+ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {"int8": _int8, "int4": _int4}
 
 
 @contextmanager
-def rounded_to_int8(model: nn.Module) -> Iterator[None]:
-    """Round the matrices of ``model`` to 8 bits within the block; positions, norms and biases stay float32.
+def rounded(model: nn.Module, to: str) -> Iterator[None]:
+    """Round the matrices of ``model`` within the block; norms and biases stay float32.
 
-    The rounding is that of models that are loaded in int8.
+    ``to`` is one of ROUNDINGS.  int8 rounds as loading a model in int8 does.  int4 is llama.cpp's Q4_0:
+    32 weights of a row share a scale in float16, and each has one of 16 levels.
     """
-    matrices = [
-        parameter
-        for name, parameter in model.named_parameters()
-        if parameter.dim() == 2 and not name.startswith("position_embedding")
-    ]
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() == 2]
     before = [parameter.detach().clone() for parameter in matrices]
     try:
         for parameter in matrices:
-            rows, columns = parameter.shape
-            parameter.data.copy_(dequantize(quantize(parameter), rows, columns))
+            parameter.data.copy_(ROUNDINGS[to](parameter.detach()))
         yield
     finally:
         for parameter, exact in zip(matrices, before, strict=True):

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 from wordloom.errors import CheckpointError
 from wordloom.lab.capacity.bits import StoredBits
 from wordloom.lab.capacity.facts import Facts
-from wordloom.lab.capacity.measuring import Losses
+from wordloom.lab.capacity.measuring import ROUNDINGS, Losses
 from wordloom.lab.capacity.settings import Settings
 
 RESULT = "result.json"
+KINDS = ("fp32", *ROUNDINGS)  # of weights
 
 
 class Knowledge(NamedTuple):
@@ -37,12 +38,19 @@ class Result:
         parameters: P, without the rows of tokens that never occur.
         fp32: the knowledge of the trained weights.
         int8: the knowledge of the weights rounded to 8 bits.
+        int4: the knowledge of the weights rounded to 4 bits.
     """
 
     settings: Settings
     parameters: int
     fp32: Knowledge
     int8: Knowledge
+    int4: Knowledge
+
+    @property
+    def kinds(self) -> dict[str, Knowledge]:
+        """The knowledge by kind of weights."""
+        return {name: getattr(self, name) for name in KINDS}
 
     @property
     def most(self) -> StoredBits:
@@ -66,7 +74,7 @@ class Result:
                     "bits_per_parameter": each.stored.total / self.parameters,
                     "known_share": each.stored.total / most,
                 }
-                for name, each in (("fp32", self.fp32), ("int8", self.int8))
+                for name, each in self.kinds.items()
             },
         }
 
@@ -76,10 +84,8 @@ def read_result(folder: Path) -> Result:
     try:
         saved = json.loads((folder / RESULT).read_text(encoding="utf-8"))
         settings = Settings(**saved["settings"])
-        knowledge = [
-            Knowledge.of(settings.facts, Losses(**saved[name]["losses"])) for name in ("fp32", "int8")
-        ]
-        return Result(settings=settings, parameters=saved["parameters"], fp32=knowledge[0], int8=knowledge[1])
+        kinds = {name: Knowledge.of(settings.facts, Losses(**saved[name]["losses"])) for name in KINDS}
+        return Result(settings=settings, parameters=saved["parameters"], **kinds)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise CheckpointError(
             f"cannot read {folder / RESULT}: {error}; remove the file and run again with --resume"

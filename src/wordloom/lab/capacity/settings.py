@@ -1,20 +1,23 @@
-"""The settings of one run of the capacity experiment, and the models that it compares."""
+"""The settings of one run of the capacity experiment."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.lab.capacity.facts import Facts
-from wordloom.models.building.build import config_from
+from wordloom.lab.capacity.facts.bio_d import BioD
+from wordloom.lab.capacity.facts.bio_s import BioS
 from wordloom.recipe import TrainSettings
 
 FAMILIES = ("gpt2", "llama", "lstm")
-HEAD_DIM = 64  # the paper's
+DATA = {"bioD": BioD, "bioS": BioS}
+PRECISIONS = ("fp32", "bf16")
 _MOST_WARMUP = 1_000  # steps, as in the paper
-_STEPS_PER_EXPOSURE = 50  # 1,000 exposures take about 50,000 steps, as in the paper
+_PEOPLE_PER_ROW = {"bioD": 50, "bioS": 500}  # of a step: both give 50 to 75 steps in an exposure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,19 +25,23 @@ class Settings:
     """The settings of one run.
 
     Attributes:
+        data: one of DATA.
         family: one of FAMILIES.
         people: N.
         exposures: how often training shows each person.
         seed: the random seed of the facts, their orders and the initial weights.
         dim: the width of the embeddings and of Transformer layers.
         layers: the number of layers.
-        batch_size: rows in an optimizer step; None: N / 50, which makes 50 steps in an exposure.
+        batch_size: rows in an optimizer step: people of bioD, windows of bioS.  None: N / 50 people, or
+            N / 500 windows, as in the paper.
         learning_rate: the peak learning rate.
         weight_decay: the decoupled weight decay.
+        precision: one of PRECISIONS.
     """
 
     people: int
     exposures: int
+    data: str = "bioD"
     family: str = "gpt2"
     seed: int = 0
     dim: int = 64
@@ -42,10 +49,12 @@ class Settings:
     batch_size: int | None = None
     learning_rate: float = 1e-3
     weight_decay: float = 0.02
+    precision: str = "fp32"
 
     def __post_init__(self) -> None:
-        if self.family not in FAMILIES:
-            raise ConfigError(f"unknown family {self.family!r}; {did_you_mean(self.family, FAMILIES)}")
+        for name, known in (("data", DATA), ("family", FAMILIES), ("precision", PRECISIONS)):
+            if (given := getattr(self, name)) not in known:
+                raise ConfigError(f"unknown {name} {given!r}; {did_you_mean(given, known)}")
         for name in ("exposures", "dim", "layers", "batch_size"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ConfigError(f"{name} must be 1 or more, not {value}")
@@ -55,20 +64,21 @@ class Settings:
             raise ConfigError(f"weight_decay must be from 0 to below 1,000, not {self.weight_decay}")
         _ = self.facts  # raises ConfigError for too many people
 
-    @property
+    @cached_property
     def facts(self) -> Facts:
         """The facts that the run teaches."""
-        return Facts(people=self.people, seed=self.seed)
+        facts: Facts = DATA[self.data](people=self.people, seed=self.seed)
+        return facts
 
     @property
     def rows(self) -> int:
         """The rows in an optimizer step."""
-        return self.batch_size or max(1, round(self.people / _STEPS_PER_EXPOSURE))
+        return self.batch_size or max(1, round(self.people / _PEOPLE_PER_ROW[self.data]))
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """The number of optimizer steps."""
-        return math.ceil(self.people * self.exposures / self.rows)
+        return math.ceil(self.facts.rows(self.exposures) / self.rows)
 
     def training(self, device: str = "cpu") -> TrainSettings:
         """Return the settings of the training loop on ``device``.
@@ -79,32 +89,15 @@ class Settings:
             {
                 "steps": self.steps,
                 "batch_size": self.rows,
-                "seq_len": self.facts.predictions,
+                "seq_len": self.facts.window,
                 "learning_rate": self.learning_rate,
                 "weight_decay": self.weight_decay,
                 "warmup_steps": min(_MOST_WARMUP, self.steps // 5),
                 "device": device,
-                "precision": "fp32",
+                "precision": self.precision,
                 "compile": "off",
             }
         )
-
-    @property
-    def config(self) -> Any:
-        """The config of the model.
-
-        The hidden widths give the three families about the same number of parameters.  All tie the head to
-        the embedding and have no dropout.  GPT-2 has learned positions, unlike the paper's rotary ones.
-        """
-        shape = {"vocab_size": self.facts.vocab_size, "dim": self.dim, "n_layers": self.layers}
-        if self.family == "lstm":
-            return config_from(
-                "rnn", **shape, hidden_dim=round(1.25 * self.dim), tie_embeddings=True, output_bias=False
-            )
-        shape |= {"n_heads": max(1, self.dim // HEAD_DIM), "max_seq_len": self.facts.predictions}
-        if self.family == "llama":
-            shape["hidden_dim"] = round(2.75 * self.dim)
-        return config_from(self.family, **shape, tie_embeddings=True)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -1,4 +1,4 @@
-"""Synthetic facts without prose: people with two-token names, and a one-token value for each attribute.
+"""bioD, facts without prose: people with two-token names, and a one-token value for each attribute.
 
 This is the data set bioD of Allen-Zhu & Li 2024 (arXiv:2404.05405), with C = L = 1.  An exposure shows all
 people once, in a new order.  A row is one person, whose attributes also come in a new order each time::
@@ -8,9 +8,9 @@ people once, in a new order.  A row is one person, whose attributes also come in
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Literal
 
 import numpy as np
 import torch
@@ -19,16 +19,14 @@ from numpy.typing import NDArray
 from wordloom.data.batches.causal import CausalBatch
 from wordloom.errors import ConfigError
 from wordloom.lab.capacity.bits import KnowledgeSpace
+from wordloom.lab.capacity.facts import NAME, VALUE, Rows
 
 END = 0  # the token before and after each person
 _WORLD, _TRAINING, _MEASURING = range(3)  # streams of random numbers of one seed
 
-#: The part of a row that a loss is measured on.
-Part = Literal["names", "markers", "values", "end"]
-
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class BioD:
     """The facts of ``people`` people, which depend on ``seed`` alone.
 
     Attributes:
@@ -68,9 +66,27 @@ class Facts:
         return 1 + self.name_tokens + self.attributes + self.values
 
     @property
-    def predictions(self) -> int:
-        """T, the number of predicted tokens of a row."""
+    def window(self) -> int:
+        """T, the number of predictions in a row."""
         return 2 * self.attributes + 3
+
+    def rows(self, exposures: int) -> int:
+        """Return the number of rows that show each person ``exposures`` times."""
+        return self.people * exposures
+
+    def training(self) -> Exposures:
+        """Return the endless sequence of rows of training."""
+        return Exposures(self)
+
+    def measuring(self, orders: int, rows: int) -> Iterator[Rows]:
+        """Yield one row of each person in each of ``orders`` orders that training does not use."""
+        exposures, count = Exposures(self, measuring=True), self.people * orders
+        parts = torch.zeros(self.window, dtype=torch.uint8)  # REST
+        parts[:2] = NAME
+        parts[3:-1:2] = VALUE
+        for start in range(0, count, rows):
+            batch = exposures.batch(start, min(rows, count - start))
+            yield Rows(batch.tokens, batch.targets, parts.expand_as(batch.targets))
 
     @cached_property
     def _world(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -97,23 +113,13 @@ class Facts:
         """The number of tokens that occur in the rows."""
         return 1 + self.attributes + len(np.unique(self.names)) + len(np.unique(self.value_tokens))
 
-    def rows(self, people: NDArray[np.int64], orders: NDArray[np.int64]) -> NDArray[np.int64]:
+    def tokens(self, people: NDArray[np.int64], orders: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rows of ``people`` [B] with their attributes in ``orders`` [B, K]: [B, T + 1]."""
-        rows = np.full((len(people), self.predictions + 1), END, dtype=np.int64)
+        rows = np.full((len(people), self.window + 1), END, dtype=np.int64)
         rows[:, 1:3] = self.names[people]
         rows[:, 3:-1:2] = 1 + self.name_tokens + orders  # markers
         rows[:, 4:-1:2] = self.value_tokens[people[:, None], orders]
         return rows
-
-    def places(self, part: Part) -> slice:
-        """Return the predictions of ``part``, as a slice of the T predictions of a row."""
-        last = self.predictions - 1
-        return {
-            "names": slice(0, 2),
-            "markers": slice(2, last, 2),
-            "values": slice(3, last, 2),
-            "end": slice(last, last + 1),
-        }[part]
 
 
 class Exposures:
@@ -123,7 +129,7 @@ class Exposures:
     ``measuring``, the orders differ from those of training.
     """
 
-    def __init__(self, facts: Facts, *, measuring: bool = False) -> None:
+    def __init__(self, facts: BioD, *, measuring: bool = False) -> None:
         self.facts = facts
         self.samples_per_epoch = facts.people
         self._stream = _MEASURING if measuring else _TRAINING
@@ -145,7 +151,7 @@ class Exposures:
             exposure, first = divmod(start, N)
             taken = slice(first, min(N, first + count))
             people, orders = self._exposure(exposure)
-            parts.append(self.facts.rows(people[taken], orders[taken]))
+            parts.append(self.facts.tokens(people[taken], orders[taken]))
             start, count = start + taken.stop - first, count - (taken.stop - first)
         return np.concatenate(parts)
 
