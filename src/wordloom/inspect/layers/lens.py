@@ -24,7 +24,7 @@ from wordloom.inspect.view import Table, View
 from wordloom.inspect.view.pages import data_as_html, resource
 from wordloom.nn.evaluating import evaluating
 
-CHUNK_ELEMENTS = 1 << 20  # of logits computed at once
+CHUNK_ELEMENTS = 1 << 22  # of logits computed at once
 
 
 @dataclass(frozen=True)
@@ -173,11 +173,12 @@ def nats_and_ranks(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
     The rank is 1 + the number of tokens with a larger logit.  Raises NonFiniteError.
     """
-    own = logits.gather(1, targets[:, None])  # [N, 1]
-    nats = logits.logsumexp(1) - own[:, 0]
+    # log_softmax reads the logits in one pass, and is three times as fast as logsumexp
+    nats = -logits.log_softmax(1).gather(1, targets[:, None])[:, 0]
     if not torch.isfinite(nats).all():
         raise NonFiniteError("the model gives no finite probability; its weights are damaged")
-    return nats, (logits > own).sum(1) + 1
+    larger = logits > logits.gather(1, targets[:, None])  # [N, V]
+    return nats, larger.view(torch.int8).sum(1, dtype=torch.int32) + 1  # sums of bool are twice as slow
 
 
 @dataclass(frozen=True)
@@ -281,10 +282,10 @@ class _Totals:
             for layer in reversed(range(len(states))):
                 logits = logits_of(states[layer][start : start + rows]).float()  # [rows, V]
                 nats, ranks = nats_and_ranks(logits, goal)
-                likeliest = logits.argmax(1)
-                final = likeliest if final is None else final
+                if final is None:
+                    final = logits.argmax(1, keepdim=True)  # [rows, 1]
                 self.nats[layer] += float(nats.double().sum())
-                self.agrees[layer] += int((likeliest == final).sum())
+                self.agrees[layer] += int((logits.gather(1, final) == logits.amax(1, keepdim=True)).sum())
                 self.ranks[layer] += np.bincount(ranks.cpu().numpy(), minlength=self.ranks.shape[1])
         self.tokens += len(targets)
 
