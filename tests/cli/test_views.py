@@ -13,7 +13,7 @@ from wordloom.cli import app
 from wordloom.errors import WordloomError
 from wordloom.models import GPT2Config, LlamaConfig, RNNConfig, build
 from wordloom.text import Tokenizer
-from wordloom.weights import save_model
+from wordloom.weights import load_model, save_model
 
 TEXT = "the mole dug a hole and the mole sat on a mole rat. "
 VIEWS = {
@@ -108,6 +108,8 @@ def test_the_flags_of_formats_are_one_option(folder: Path, tmp_path: Path) -> No
     (["memories", "--file", "{text}", "--neuron", "9.0"], "neuron 9.0 does not exist"),
     (["words", "a mole", "a rat", "--word", "mole"], "the word 'mole' does not occur in 'a rat'"),
     (["heads", "--length", "17"], "length 17 does not fit the model; allowed: 2 to 16"),
+    (["heads", "--history"], "views/heads holds no scores; train with train.inspect"),
+    (["heads", "--history", "--rows", "3"], "--history reads scores that training measured: leave out --rows"),
     (["heads", "--force"], "without --plot and --html no file is written"),
     (["heads", "--plot", "a.jpg"], "no ending that names a picture format"),
     (["patch", "--clean", "a", "--corrupt", "ab"], "1 and 2 tokens"),
@@ -116,6 +118,23 @@ def test_the_flags_of_formats_are_one_option(folder: Path, tmp_path: Path) -> No
 def test_mistakes_get_one_line(folder: Path, arguments: list[str], says: str) -> None:
     with pytest.raises((WordloomError, AssertionError), match=says.replace("(", "").replace("'", ".")):
         run(folder, "gpt2", arguments)
+
+
+def test_the_history_of_heads_is_drawn_from_the_views_of_a_run(folder: Path, tmp_path: Path) -> None:
+    save_model(load_model(folder / "gpt2"), tmp_path / "run")
+    views = tmp_path / "run" / "views" / "heads"
+    views.mkdir(parents=True)
+    scores = json.loads(run(folder, "gpt2", VIEWS["heads"], "--json"))
+    for step in (11, 3, 200):
+        (views / f"step-{step:08d}.json").write_text(json.dumps({"step": step, **scores}))
+    picture, page = tmp_path / "a.png", tmp_path / "a.html"
+    seen = json.loads(
+        run(tmp_path, "run", ["heads", "--history"], "--json", "--png", picture, "--html", page)
+    )
+    assert seen["steps"] == [3, 11, 200]
+    assert torch.allclose(torch.tensor(seen["induction"]), torch.tensor([scores["induction"]] * 3))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "(0." in run(tmp_path, "run", ["heads", "--history"])
 
 
 def test_a_page_that_exists_is_kept(folder: Path, tmp_path: Path) -> None:

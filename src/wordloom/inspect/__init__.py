@@ -11,10 +11,10 @@ from wordloom.lazy import lazy_names
 
 __all__ = [
     "Alignment", "AttentionMap", "Attribution", "Component", "Contributions", "Directions", "Geometry",
-    "GradientFlow", "HeadScores", "KvCache", "Lens", "LensSummary", "ParameterTable", "Patching", "Probe",
+    "GradientFlow", "HeadHistory", "HeadScores", "KvCache", "Lens", "LensSummary", "ParameterTable", "Patching", "Probe",
     "Table", "View", "WordInTexts", "alignment_map", "attention_map", "attribution", "contributions",
     "draw_axes", "draw_gradients", "draw_lengths", "draw_map", "gate_values", "geometry", "gradient_flow",
-    "head_scores", "last_attention", "lens", "lens_summary", "parameter_table", "patching", "probe",
+    "head_history", "head_scores", "last_attention", "lens", "lens_summary", "parameter_table", "patching", "probe",
     "word_in_texts",
 ]  # fmt: skip
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from wordloom.inspect.gates import gate_values
     from wordloom.inspect.gradients import GradientFlow, draw_gradients, gradient_flow
     from wordloom.inspect.heads import HeadScores, head_scores
+    from wordloom.inspect.history import HeadHistory, head_history
     from wordloom.inspect.layers.contributions import Contributions, contributions
     from wordloom.inspect.layers.lens import Lens, LensSummary, lens, lens_summary
     from wordloom.inspect.layers.probe import Probe, probe

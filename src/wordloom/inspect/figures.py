@@ -117,11 +117,16 @@ def check_tokens(n: int) -> None:
         )
 
 
-def add_colour_bar(panel: Any, image: Any, label: str, size: float) -> Any:
-    """Add a colour bar for ``image`` beside ``panel``, and give the panel a grey frame; return the bar."""
-    for side in panel.spines.values():
-        side.set_color(FAINT)
-    bar = panel.figure.colorbar(image, ax=panel, shrink=0.6, pad=0.02)
+def add_colour_bar(panels: Any, image: Any, label: str, size: float) -> Any:
+    """Add a colour bar for ``image`` beside a panel or a grid of them, and give each a grey frame.
+
+    Returns the bar.
+    """
+    every = list(getattr(panels, "flat", [panels]))
+    for panel in every:
+        for side in panel.spines.values():
+            side.set_color(FAINT)
+    bar = image.figure.colorbar(image, ax=every, shrink=0.6, pad=0.02)
     bar.set_label(label, fontsize=size, parse_math=False)
     bar.ax.tick_params(labelsize=size - 1)
     bar.outline.set_visible(False)

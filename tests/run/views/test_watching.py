@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from tests.run.conftest import write_corpus, write_recipe
 
 import wordloom
-from wordloom.errors import WordloomError
-from wordloom.inspect import lens
+from wordloom.errors import CheckpointError, WordloomError
+from wordloom.inspect import head_history, head_scores, lens
 from wordloom.inspect.token_names import namer
 from wordloom.run import train
 
@@ -28,11 +29,19 @@ def test_views_are_written_at_every_evaluation(tmp_path: Path) -> None:
         assert files == sorted(f"step-{step:08d}.{end}" for step in (2, 4, 5) for end in ("json", "png"))
         for path in (run / "views" / name).glob("*.png"):
             assert path.read_bytes().startswith(b"\x89PNG")
+    seen = head_history(run)
+    assert seen.steps == (2, 4, 5)
+    (run / "views" / "heads" / "step-00000004.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="cannot read"):
+        head_history(run)
+    (run / "views" / "heads" / "step-00000004.json").unlink()
     last = json.loads((run / "views" / "lens-text" / "step-00000005.json").read_text())
     lm = wordloom.load(run)
     seen = lens(lm.model, lm.tokenizer.prompt_ids("the cat"), namer(lm.tokenizer))
     assert last["step"] == 5
     assert last["tokens"] == list(seen.tokens)
+    for name, score in head_scores(lm.model).scores.items():
+        torch.testing.assert_close(head_history(run).scores[name][-1], score, rtol=1e-4, atol=1e-5)
     assert last["nats"] == [pytest.approx(row, abs=1e-5) for row in seen.nats.tolist()]
     plain = train(write_recipe(tmp_path, write_corpus(tmp_path)), settings[:2], out=tmp_path / "plain").folder
     assert (plain / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()

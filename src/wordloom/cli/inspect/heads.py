@@ -7,6 +7,7 @@ import typer
 from wordloom.cli import options
 from wordloom.cli.inspect.showing import HTML, check_outputs, show
 from wordloom.cli.options import option
+from wordloom.cli.usage import refuse
 
 
 def command(
@@ -16,6 +17,9 @@ def command(
     ),
     rows: int = option(8, "How many texts of them.", min=1),
     seed: int = option(0, "The seed of the tokens.", min=0),
+    history: bool = option(
+        False, "Show how the patterns formed: read what train.inspect wrote into the run.", "--history"
+    ),
     plot: options.PLOT = None,
     html: HTML = None,
     force: options.FORCE = False,
@@ -25,9 +29,13 @@ def command(
 
     The patterns are the previous token, repetitions, and the first token.
     """
-    from wordloom.inspect import head_scores
+    from wordloom.inspect import View, head_history, head_scores
     from wordloom.run import load
 
     check_outputs(ctx, plot, html, force=force)
-    view = head_scores(load(ctx.obj).model, length=length, rows=rows, seed=seed)
+    if history:
+        refuse(ctx, "--history reads scores that training measured", "length", "rows", "seed")
+        view: View = head_history(ctx.obj)
+    else:
+        view = head_scores(load(ctx.obj).model, length=length, rows=rows, seed=seed)
     show(view, plot=plot, html=html, json=json)
