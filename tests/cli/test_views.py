@@ -109,7 +109,7 @@ def test_the_flags_of_formats_are_one_option(folder: Path, tmp_path: Path) -> No
     (["words", "a mole", "a rat", "--word", "mole"], "the word 'mole' does not occur in 'a rat'"),
     (["heads", "--length", "17"], "length 17 does not fit the model; allowed: 2 to 16"),
     (["heads", "--history"], "views/heads holds no scores; train with train.inspect"),
-    (["heads", "--history", "--rows", "3"], "--history reads scores that training measured: leave out --rows"),
+    (["heads", "--history", "--rows", "3"], "training measured: leave out --rows"),
     (["heads", "--force"], "without --plot and --html no file is written"),
     (["heads", "--plot", "a.jpg"], "no ending that names a picture format"),
     (["patch", "--clean", "a", "--corrupt", "ab"], "1 and 2 tokens"),

@@ -11,11 +11,11 @@ from wordloom.lazy import lazy_names
 
 __all__ = [
     "Alignment", "AttentionMap", "Attribution", "Component", "Contributions", "Directions", "Geometry",
-    "GradientFlow", "HeadHistory", "HeadScores", "KvCache", "Lens", "LensSummary", "ParameterTable", "Patching", "Probe",
-    "Table", "View", "WordInTexts", "alignment_map", "attention_map", "attribution", "contributions",
-    "draw_axes", "draw_gradients", "draw_lengths", "draw_map", "gate_values", "geometry", "gradient_flow",
-    "head_history", "head_scores", "last_attention", "lens", "lens_summary", "parameter_table", "patching", "probe",
-    "word_in_texts",
+    "GradientFlow", "HeadHistory", "HeadScores", "KvCache", "Lens", "LensSummary", "ParameterTable",
+    "Patching", "Probe", "Table", "View", "WordInTexts", "alignment_map", "attention_map", "attribution",
+    "contributions", "draw_axes", "draw_gradients", "draw_lengths", "draw_map", "gate_values", "geometry",
+    "gradient_flow", "head_history", "head_scores", "last_attention", "lens", "lens_summary",
+    "parameter_table", "patching", "probe", "word_in_texts",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ _MOST_PICTURES = 8
 
 @dataclass(frozen=True)
 class HeadHistory(View):
-    """The scores of each head at each of S steps, [S, layers, H], by name; see :mod:`wordloom.inspect.heads`."""
+    """The scores of each head at S steps, [S, layers, H], by name; see :mod:`wordloom.inspect.heads`."""
 
     steps: tuple[int, ...]
     scores: dict[str, Tensor]
@@ -47,7 +47,7 @@ class HeadHistory(View):
         return ("the largest score of each pattern, and its head as (layer.head)",)
 
     def figure(self) -> Any:
-        """Return a strip of up to eight steps: a row for each pattern, in each grid layers up, heads across."""
+        """Return grids for up to eight steps: a row of them for each pattern; layers up, heads across."""
         count = min(_MOST_PICTURES, len(self.steps))
         taken = np.linspace(0, len(self.steps) - 1, count).round().astype(int)
         layers, heads = self.scores[_SHOWN[0]].shape[1:]
