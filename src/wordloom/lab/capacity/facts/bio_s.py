@@ -142,23 +142,26 @@ class Windows:
 
     def start_of(self, exposure: int) -> int:
         """Return the number of tokens before an exposure."""
-        facts, lengths = self.facts, self.facts.vocabulary.lengths
+        lengths = self.facts.vocabulary.lengths
         while len(self._starts) <= exposure:
-            if len(self._starts) == 1:
-                names, pronouns, values = facts.source.fact_pieces(np.arange(facts.people))
-                named = lengths[names].sum() + (texts.SENTENCES - 1) * lengths[pronouns].sum()
-                self._same = int(named + lengths[values].sum()) + facts.people  # END of each person
-            counts = facts.source.exposure(len(self._starts) - 1).templates().ravel()
+            counts = self.facts.source.exposure(len(self._starts) - 1).templates().ravel()
             templates = np.arange(counts.size)
             each = lengths[PIECES.before + templates] + lengths[PIECES.after + templates]
-            self._starts.append(self._starts[-1] + self._same + int(counts @ each))
+            self._starts.append(self._starts[-1] + self._tokens_of_facts + int(counts @ each))
         return self._starts[exposure]
+
+    @cached_property
+    def _tokens_of_facts(self) -> int:
+        """The tokens of an exposure beside those of templates, which are the same in all exposures."""
+        facts, lengths = self.facts, self.facts.vocabulary.lengths
+        names, pronouns, values = facts.source.fact_pieces(np.arange(facts.people))
+        subjects = lengths[names].sum() + (texts.SENTENCES - 1) * lengths[pronouns].sum()
+        return int(subjects + lengths[values].sum()) + facts.people  # an END for each person
 
     def _slice(self, first: int, last: int) -> NDArray[np.int64]:
         """Return tokens ``first`` to ``last``, exclusive, of all exposures."""
         parts = []
         while first < last:
-            self.start_of(1)
             while self._starts[-1] <= first:
                 self.start_of(len(self._starts))
             exposure = bisect_right(self._starts, first) - 1
