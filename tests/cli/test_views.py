@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from tests.run.bodies import write_body
 from typer.testing import CliRunner
 
 from wordloom.cli import app
+from wordloom.cli.inspect.texts import windows_to_read
+from wordloom.data.text import documents as documents_module
 from wordloom.errors import WordloomError
 from wordloom.models import GPT2Config, LlamaConfig, RNNConfig, build
+from wordloom.run import LanguageModel, TextEncoder, load_as
+from wordloom.run.views import words as words_module
 from wordloom.text import Tokenizer
 from wordloom.weights import load_model, save_model
 
@@ -110,6 +118,10 @@ def test_the_flags_of_formats_are_one_option(folder: Path, tmp_path: Path) -> No
     (["heads", "--length", "17"], "length 17 does not fit the model; allowed: 2 to 16"),
     (["heads", "--history"], "views/heads holds no scores; train with train.inspect"),
     (["heads", "--history", "--rows", "3"], "training measured: leave out --rows"),
+    (["lens", "--file", "{text}", "--window", "33"], "--window is 33, and the model takes 32 tokens"),
+    (["lens", "--file", "{text}", "--html", "{text}", "--force"], "would be read and written"),
+    (["heads", "--png", "a.png", "--svg", "a.svg"], "--png and --svg are one option"),
+    (["attention", "--prompt", "a", "--layer", "2", "--html", "a.html"], "layer 2 does not exist"),
     (["heads", "--force"], "without --plot and --html no file is written"),
     (["heads", "--plot", "a.jpg"], "no ending that names a picture format"),
     (["patch", "--clean", "a", "--corrupt", "ab"], "1 and 2 tokens"),
@@ -135,6 +147,49 @@ def test_the_history_of_heads_is_drawn_from_the_views_of_a_run(folder: Path, tmp
     assert torch.allclose(torch.tensor(seen["induction"]), torch.tensor([scores["induction"]] * 3))
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "(0." in run(tmp_path, "run", ["heads", "--history"])
+
+
+def test_long_files_are_read_in_pieces_with_the_windows_of_the_whole(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: random.Random
+) -> None:
+    words = ["mole", "rat", "dug", "Zürich", "a", "\n"]
+    texts = [" ".join(rng.choice(words) for _ in range(rng.randint(0, 400))) for _ in range(3)]
+    (tmp_path / "long.txt").write_text("\n===\n".join(texts), encoding="utf-8")
+    lm = load_as(LanguageModel, folder / "gpt2")
+    file, tokens, window = str(tmp_path / "long.txt"), rng.randint(1, 3000), rng.randint(1, 32)
+
+    def read() -> list[list[int]]:
+        return list(map(list, windows_to_read(lm, str(folder / "gpt2"), file, tokens=tokens, window=window)))
+
+    whole = read()
+    pieces = documents_module.pieces
+
+    def small(sources: Any, **more: Any) -> Any:
+        for piece in pieces(sources, **more):
+            cuts = [0, *sorted(rng.sample(range(len(piece.text) + 1), 9)), len(piece.text)]
+            parts = [piece.text[first:stop] for first, stop in itertools.pairwise(cuts)]
+            for part in parts:
+                yield piece._replace(text=part, last=False)
+            yield piece._replace(text="", last=True)
+
+    monkeypatch.setattr(documents_module, "pieces", small)
+    assert read() == whole
+    assert sum(len(ids) - 1 for ids in whole) <= tokens
+    assert all(len(ids) <= window + 1 for ids in whole)
+
+
+def test_a_word_of_an_encoder_is_read_between_two_marks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RoBERTa's tokenizer adds its marks to prompts; a text has each of them once."""
+    write_body(tmp_path / "body", ["the mole dug a hole", "a mole sat"] * 20, "roberta")
+    encoder = load_as(TextEncoder, tmp_path / "body")
+    seen = []
+    monkeypatch.setattr(words_module, "word_in_texts", lambda model, rows, *_: seen.extend(rows))
+    words_module.compare_word(encoder, "mole", ["the mole dug", "a mole"])
+    for row, text in zip(seen, ("the mole dug", "a mole"), strict=True):
+        assert row == encoder.framed(encoder.text_tokenizer.encode_ids(text))
+        assert row.count(row[0]) == row.count(row[-1]) == 1
 
 
 def test_a_page_that_exists_is_kept(folder: Path, tmp_path: Path) -> None:

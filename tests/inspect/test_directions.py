@@ -10,10 +10,11 @@ import pytest
 import torch
 from tests.inspect.layers.random_models import random_model
 
-from wordloom.errors import ConfigError, WordloomError
+from wordloom.errors import ConfigError, NonFiniteError, WordloomError
 from wordloom.inspect import directions as module
 from wordloom.inspect import geometry
 from wordloom.inspect.directions import directions, directions_that_fit, neuron_directions
+from wordloom.models.building.quantized import quantize_model
 
 
 def test_statistics_are_those_of_all_pairs(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,8 +76,20 @@ def test_groups_of_a_model(rng: random.Random) -> None:
             torch.testing.assert_close(values, block.feed_forward.down_proj.weight.T, rtol=1e-4, atol=1e-5)
 
 
+def test_models_in_8_bits_and_with_one_neuron_have_directions(rng: random.Random) -> None:
+    model = random_model("llama", rng, hidden_dim=rng.randint(2, 19))
+    exact = [neuron_directions(block.feed_forward) for block in model.blocks]
+    quantize_model(model)
+    for block, wanted in zip(model.blocks, exact, strict=True):
+        found = neuron_directions(block.feed_forward)
+        torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.02 * float(wanted.detach().abs().max()))
+    assert len(geometry(random_model("gpt2", rng, hidden_dim=1)).groups) == 1
+
+
 def test_mistakes_get_one_line() -> None:
     with pytest.raises(ConfigError, match="x: 1 vectors have no pair"):
         directions("x", torch.tensor([[1.0, 2.0], [0.0, 0.0]]), None)
     with pytest.raises(WordloomError, match="type Linear has none"):
         geometry(torch.nn.Linear(2, 2))
+    with pytest.raises(NonFiniteError, match="x: a vector is not finite"):
+        directions("x", torch.tensor([[1.0, 2.0], [math.inf, 0.0]]), None)

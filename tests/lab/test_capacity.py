@@ -434,13 +434,36 @@ def test_weights_in_4_bits_are_those_of_q4_0(rng: random.Random) -> None:
     for row, rounded_row in zip(exact.tolist(), found.tolist(), strict=True):
         for start in range(0, len(row), 32):
             group, got = row[start : start + 32], rounded_row[start : start + 32]
-            scale = float(np.float16(max(group, key=abs) / -8))
+            scale = max(group, key=abs) / -8
+            kept = float(np.float16(scale))
             for weight, value in zip(group, got, strict=True):
                 level = 0.0 if scale == 0 else min(15, math.floor(weight / scale + 8.5)) - 8
-                assert value == pytest.approx(level * scale, rel=1e-6) or (
+                assert value == pytest.approx(level * kept, rel=1e-6) or (
                     abs(weight / scale % 1 - 0.5) < 1e-3  # a tie may round to either side
-                    and abs(value - level * scale) <= abs(scale) * 1.001
+                    and abs(value - level * kept) <= abs(kept) * 1.001
                 )
+
+
+def test_the_embedding_has_8_bits_where_the_blocks_have_4() -> None:
+    settings = Settings(people=40, exposures=1, family="llama", dim=32)
+    model = new_model(settings)
+    exact = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    found = {}
+    for to in ("int8", "int4"):
+        with rounded(model, to):
+            found[to] = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    for name, parameter in exact.items():
+        equal = torch.equal(found["int8"][name], found["int4"][name])
+        assert equal == (parameter.dim() == 1 or name == "token_embedding.weight"), name
+        assert torch.equal(found["int8"][name], parameter) == (parameter.dim() == 1)
+
+
+def test_a_width_that_equals_the_vocabulary_counts_whole() -> None:
+    for family, dim in (("gpt2", 256), ("lstm", 205)):  # their hidden widths are 1,024, as the vocabulary
+        settings = Settings(people=50, exposures=1, family=family, dim=dim, layers=1, data="bioS")
+        model, facts = new_model(settings), settings.facts
+        whole = sum(parameter.numel() for parameter in model.parameters())
+        assert used_parameters(model, facts) == whole - dim * (facts.vocab_size - facts.used_tokens)
 
 
 def test_rows_of_tokens_that_never_occur_are_not_counted() -> None:
@@ -560,6 +583,8 @@ def test_mistakes_are_errors(tmp_path: Path) -> None:
         ({"exposures": 0}, "exposures must be 1 or more"),
         ({"learning_rate": 0.0}, "learning_rate must be above 0"),
         ({"dim": 100, "family": "gpt2", "layers": 0}, "layers must be 1 or more"),
+        ({"dim": 33}, "dim must be a multiple of 2, not 33"),
+        ({"dim": 130, "family": "llama"}, "dim must be a multiple of 4, not 130"),
     ):
         with pytest.raises(ConfigError, match=message):
             run(tmp_path / "run", small() | given)
@@ -612,6 +637,11 @@ def test_biographies_are_written_as_lines_of_json(printed: partial, tmp_path: Pa
 def test_mistakes_on_the_command_line_are_one_line(printed: partial, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     train = ("train", "--out", tmp_path / "run")
+    diverges = ("train", "--people", 5, "--exposures", 2, "--dim", 16, "--learning-rate", 1e30)
+    done = printed("lab", "capacity", *diverges, "--out", tmp_path / "diverges")
+    assert done.returncode == 2
+    assert "not finite" in done.stderr
+    assert "Traceback" not in done.stderr
     for arguments, message in (
         ((*train, "--family", "gpt"), "unknown family 'gpt'"),
         ((*train, "--people", 100_000), "too few for 100,000 people"),

@@ -7,6 +7,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from wordloom.cli.usage import UsageError
+
 _MINUS = "\N{MINUS SIGN}"  # an argument that starts with it is not an option
 _DEVICE = "device dtype batch_size"
 
@@ -138,6 +140,16 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 class HelpCommand(TyperCommand):
     """A command whose help shows its options in the panels of :data:`PANELS`, and its :data:`EXAMPLES`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read ``args``; raise UsageError for an option with several names that is given twice."""
+        for parameter in self.params:
+            names = parameter.opts if len(parameter.opts) > 1 and parameter.nargs == 1 else ()
+            given = [name for argument in args if (name := argument.partition("=")[0]) in names]
+            takes_one = not getattr(parameter, "is_flag", False) and not getattr(parameter, "multiple", False)
+            if len(given) > 1 and takes_one:
+                raise UsageError(f"{' and '.join(given)} are one option, which takes one value; give it once")
+        return super().parse_args(ctx, args)
 
     def help_sections(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
         """Return the name and the help of each argument and option, by the panel that shows them."""

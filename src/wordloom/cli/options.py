@@ -59,6 +59,7 @@ JSON_LINES = Annotated[
     bool, Option("--json", help="Print a JSON object for each text, with all scores or probabilities.")
 ]
 VERBOSE = Annotated[bool, Option("--verbose", "-v", help="Log more details.")]
+MOST_SEED = 2**63 - 1
 FORCE = Annotated[bool, Option("--force", help="Replace existing files.")]
 PLOT = Annotated[
     Path | None,

@@ -89,6 +89,16 @@ class Reader:
             else:
                 self.empty += 1
 
+    def ids(self, document: Document | Piece | str | bytes) -> Ids:
+        """Return the tokens of a document; raises TokenizerError, which names it, for refused text."""
+        text = document if isinstance(document, (str, bytes)) else document.text
+        try:
+            return self.tokenizer.encode_batch([text], specials=self.specials)[0]
+        except TokenizerError as error:
+            if isinstance(document, (str, bytes)):
+                raise
+            raise TokenizerError(f"{document.source}, document {document.index + 1}: {error}") from None
+
     def notes(self) -> tuple[str, ...]:
         """Return a line that counts the empty documents, if there were any."""
         some = "1 empty document is" if self.empty == 1 else f"{self.empty:,} empty documents are"
@@ -99,12 +109,7 @@ class Reader:
         text = document if isinstance(document, (str, bytes)) else document.text
         prefix = str(getattr(document, "prefix", "")) if self.starts_with_label else ""
         before = self._label(prefix) if self.starts_with_label else self.before
-        try:
-            ids = self.tokenizer.encode_batch([text], specials=self.specials)[0]
-        except TokenizerError as error:
-            if isinstance(document, (str, bytes)):
-                raise
-            raise TokenizerError(f"{document.source}, document {document.index + 1}: {error}") from None
+        ids = self.ids(document)
         if isinstance(text, bytes):
             raw, lines = text, text.count(b"\n")
             level = recovered(text, self.tokenizer.decode_bytes(ids))

@@ -47,11 +47,13 @@ def _shaded(shares: Tensor) -> list[str]:
 class AttentionMap(View):
     """Attention weights of a causal model or an encoder.
 
-    ``weights`` [layers, H, T, T] are float32 on the CPU; each row is a distribution over keys.
+    ``weights`` [layers, H, T, T] are float32 on the CPU; each row is a distribution over keys.  ``shown`` is
+    the layer and head that the page opens with; a head of None is the mean of the layer's heads.
     """
 
     tokens: tuple[str, ...]
     weights: Tensor
+    shown: tuple[int, int | None] = (-1, None)
     title: str = "Attention"
 
     def as_dict(self) -> dict[str, Any]:
@@ -87,16 +89,17 @@ class AttentionMap(View):
         figure = new_figure((2.2 * heads, 2.4 * len(layers)))
         panels = figure.subplots(len(layers), heads, squeeze=False)
         ticks = (
-            {"ticks": range(T), "labels": list(map(visible, self.tokens))}
+            {"ticks": range(T), "labels": list(map(visible, self.tokens)), "parse_math": False}
             if T <= _READABLE
             else {"ticks": []}
         )
+        upright = {"rotation": 90} if T <= _READABLE else {}  # without labels there is nothing to turn
         for row, at in zip(panels, layers, strict=True):
             for head, panel in enumerate(row):
                 weights = self.head(at, head).numpy()
                 panel.imshow(weights, vmin=0.0, vmax=1.0, cmap="Blues", interpolation="nearest")
                 panel.set_title(f"layer {at}, head {head}", fontsize=7)
-                panel.set_xticks(**ticks, rotation=90)
+                panel.set_xticks(**ticks, **upright)
                 panel.set_yticks(**ticks)
                 panel.tick_params(labelsize=5, length=0)
         figure.supxlabel("token attended to", fontsize=7)
@@ -111,6 +114,8 @@ class AttentionMap(View):
             "tokens": self.tokens,
             "layers": layers,
             "heads": heads,
+            "layer": range(layers)[self.shown[0]],
+            "head": -1 if self.shown[1] is None else self.shown[1],
             "weights": base64.b64encode(packed).decode(),
         }
         return data_as_html("attention", data) + '<div id="view"></div>'
@@ -173,8 +178,8 @@ class Alignment:
         image = panel.imshow(weights, cmap="Blues", vmin=0.0, vmax=1.0, interpolation="nearest")
         panel.xaxis.tick_top()
         source, target = ([text.strip() for text in side] for side in (self.source, self.target))
-        panel.set_xticks(range(S), source, rotation=60, ha="left", rotation_mode="anchor")
-        panel.set_yticks(range(T), target)
+        panel.set_xticks(range(S), source, rotation=60, ha="left", rotation_mode="anchor", parse_math=False)
+        panel.set_yticks(range(T), target, parse_math=False)
         panel.tick_params(labelsize=_FONT, length=0, pad=3)
         panel.set_xlabel(f"source token ({self.title(layer, head)})", fontsize=_FONT)
         panel.set_ylabel("target token", fontsize=_FONT)

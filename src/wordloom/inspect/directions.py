@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wordloom.errors import ConfigError, WordloomError
+from wordloom.errors import ConfigError, NonFiniteError, WordloomError
 from wordloom.inspect.figures import COLOURS, FONT, hide_frame, new_figure
 from wordloom.inspect.view import Table, View
 from wordloom.nn.evaluating import evaluating
@@ -100,8 +101,8 @@ class Geometry(View):
                     (name, f"{each.N:,}", *(f"{v:.3f}" for v in spread), *(f"{v:.1f}" for v in dimensions))
                 )
         columns = (
-            "directions", "number", "mean cosine", "deviation", "99.9 % |cosine|", "largest",
-            "effective dimension", "without the mean",
+            "directions", "number", "mean cosine", "deviation", "99.9 % are below", "largest",
+            "effective dimension", "of centred ones",
         )  # fmt: skip
         bounds = [
             (group.name, f"{group.welch_bound:.3f}", f"{group.random_bound:.3f}") for group in self.groups
@@ -111,21 +112,26 @@ class Geometry(View):
         return [
             Table(f"Cosines of all pairs, {D} dimensions", columns, rows),
             Table(
-                "The largest |cosine|: no smaller is possible, random directions stay below",
-                ("directions", "Welch", "Johnson-Lindenstrauss"),
+                "Bounds of the largest |cosine|",
+                ("directions", "least possible (Welch)", "of random ones (Johnson-Lindenstrauss)"),
                 bounds,
             ),
             Table(f"Random directions that fit into {D} dimensions", ("|cosine| below", "number"), fits),
         ]
 
     def notes(self) -> Sequence[str]:
-        return (f"bounds for random directions hold except with probability {FAILURE:g}",)
+        return (
+            f"bounds for random directions hold except with probability {FAILURE:g}",
+            "effective dimension: (sum l)^2 / sum l^2 over the eigenvalues l of the covariance, which is the "
+            "number of dimensions if all are used equally",
+        )
 
     def figure(self) -> Any:
         """Return a histogram of cosines for each group, beside random directions."""
         figure = new_figure((3.6 * len(self.groups), 3.2))
         panels = figure.subplots(1, len(self.groups), squeeze=False)[0]
         middles = (BINS[:-1] + BINS[1:]) / 2
+        widest = min(1.0, 1.3 * max(max(group.quantile, group.random_bound) for group in self.groups))
         for panel, group in zip(panels, self.groups, strict=True):
             tallest = 0.0
             for each, colour, label in ((group.random, COLOURS[9], "random"), (group, COLOURS[0], "model")):
@@ -134,20 +140,21 @@ class Geometry(View):
                     panel.plot(middles, density, color=colour, label=label)
                     panel.fill_between(middles, density, color=colour, alpha=0.15)
                     tallest = tallest or float(density.max())
-            widest = max(group.quantile, group.random_bound) * 1.3
-            panel.set_xlim(-min(1.0, widest), min(1.0, widest))
+            panel.set_xlim(-widest, widest)
+            panel.locator_params(axis="x", nbins=4)
             panel.set_ylim(0, 1.5 * tallest)  # equal vectors would give a spike at 1 that hides the others
             panel.set_title(f"{group.name}: {group.N:,} in {group.D} dimensions", fontsize=FONT)
             panel.set_xlabel("cosine of a pair", fontsize=FONT - 1)
             panel.set_yticks([])
+            panel.tick_params(labelsize=FONT - 1)
             hide_frame(panel)
         panels[0].legend(frameon=False, fontsize=FONT - 1)
         return figure
 
 
 def _count(value: float) -> str:
-    if value < 1:
-        return "fewer than 1"
+    if value < 2:
+        return "1"
     return f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"
 
 
@@ -155,7 +162,7 @@ def geometry(model: Any, *, seed: int = 0) -> Geometry:
     """Return the directions of a model's token embeddings, and of its neurons layer by layer.
 
     The direction of a neuron is what its activation adds to the vector of a token: a column of down_proj.
-    Models without a feed-forward layer have embeddings only.  ``seed`` draws the random directions.
+    Layers with fewer than two neurons have no part.  ``seed`` draws the random directions.
 
     Raises WordloomError for a model without token embeddings, ConfigError for fewer than two vectors.
     """
@@ -170,15 +177,18 @@ def geometry(model: Any, *, seed: int = 0) -> Geometry:
         groups = [("token embeddings", body.token_embedding(vocabulary).float().cpu())]
         feeds = [block.feed_forward for block in body.blocks if hasattr(block, "feed_forward")]
         for layer in sorted({0, len(feeds) // 2, len(feeds) - 1} if feeds else ()):
-            groups.append((f"neurons of layer {layer}", neuron_directions(feeds[layer]).float().cpu()))
+            found = neuron_directions(feeds[layer]).float().cpu()
+            if int((found.norm(dim=1) > 0).sum()) > 1:  # one direction has no pair
+                groups.append((f"neurons of layer {layer}", found))
     return Geometry(tuple(directions(name, x, draw) for name, x in groups))
 
 
 def neuron_directions(feed_forward: Any) -> Tensor:
     """Return what one unit of each neuron's activation adds to the vector of a token, [F, D]."""
     down = feed_forward.down_proj
-    some = next(feed_forward.parameters())
-    one = torch.eye(down.in_features, device=some.device, dtype=some.dtype)  # [F, F]
+    some = next(chain(feed_forward.parameters(), feed_forward.buffers()))  # weights in 8 bits are buffers
+    dtype = some.dtype if some.is_floating_point() else torch.float32
+    one = torch.eye(down.in_features, device=some.device, dtype=dtype)  # [F, F]
     return down(one) - down(torch.zeros_like(one[:1]))  # without the bias
 
 
@@ -187,8 +197,10 @@ def directions(name: str, vectors: Tensor, draw: torch.Generator | None) -> Dire
 
     Zero vectors, which have no direction, are left out.  Memory holds a block of the N^2 cosines.
 
-    Raises ConfigError for fewer than two directions.
+    Raises ConfigError for fewer than two directions, NonFiniteError for vectors that are not finite.
     """
+    if not vectors.isfinite().all():
+        raise NonFiniteError(f"{name}: a vector is not finite; the model's weights are damaged")
     vectors = vectors[vectors.norm(dim=1) > 0]
     N, D = vectors.shape
     if N < 2:

@@ -36,6 +36,7 @@ MARKS = ("o", "s", "^", "D", "v", "P", "X")  # 7 and 10 have no common factor: 7
 MOST_TOKENS = 128  # columns of a figure
 SHADES = " ░▒▓█"  # for matrices as text
 INK, FAINT, GRID = "#1a1a1a", "#8c8c8c", "#e3e3e3"
+ADDS, TAKES = "#D55E00", "#0072B2"  # what adds to a score is red, as in the maps of RdBu_r
 FONT = 9.0  # points
 NAME: dict[str, Any] = {"fontsize": FONT, "color": INK, "parse_math": False}  # the style of names of axes
 _DPI = 200

@@ -222,14 +222,18 @@ def gradients_figure(flows: Mapping[str, GradientFlow]) -> Any:
             if name.startswith(f"layer {last} ") and norms[0]:
                 shares = [value / norms[0] for value in norms]
                 style = "--" if name.endswith(" c") else "-"
-                axes.plot(range(len(norms)), shares, style, color=colours[model], label=f"{model}, {name}")
+                axes.plot(
+                    range(len(norms)), shares, style, color=colours[model], label=f"{_plain(model)}, {name}"
+                )
     low, high = axes.get_ylim()  # set before the bounds are drawn, which may be very large
     axes.set_ylim(max(low, _DRAWN), high)
     for model, flow in flows.items():
         distances = range(len(next(iter(flow.norms.values()))))
         for recurrence in flow.recurrences[-1:]:
             bounds = [recurrence.bound(distance) for distance in distances]
-            label = rf"{model}, at most $(\sigma\gamma)^d$, $\sigma\gamma$ = {recurrence.bound(1):.3g}"
+            label = (
+                rf"{_plain(model)}, at most $(\sigma\gamma)^d$, $\sigma\gamma$ = {recurrence.bound(1):.3g}"
+            )
             axes.plot(
                 distances, bounds, ":", color=colours[model], linewidth=3, alpha=0.5, label=label, zorder=1
             )
@@ -241,3 +245,8 @@ def gradients_figure(flows: Mapping[str, GradientFlow]) -> Any:
     axes.legend(frameon=False, fontsize=8)
     hide_frame(axes)
     return figure
+
+
+def _plain(name: str) -> str:
+    """Return ``name`` for a label that matplotlib reads as mathematics between dollar signs."""
+    return name.replace("$", r"\$")

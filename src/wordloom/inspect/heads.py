@@ -62,6 +62,7 @@ class HeadScores(View):
     def notes(self) -> Sequence[str]:
         return (
             f"mean attention weights on {self.rows} texts of {self.length} random tokens, each repeated once",
+            f"most: the pattern with the largest score, if that is {_NAMED} or more",
         )
 
     def figure(self) -> Any:

@@ -52,7 +52,7 @@ class HeadHistory(View):
         taken = np.linspace(0, len(self.steps) - 1, count).round().astype(int)
         layers, heads = self.scores[_SHOWN[0]].shape[1:]
         each = (max(1.0, 0.16 * heads), max(1.0, 0.16 * layers))
-        figure = new_figure((1.5 + count * (each[0] + 0.15), 0.9 + len(_SHOWN) * (each[1] + 0.25)))
+        figure = new_figure((1.5 + count * (each[0] + 0.15), 0.7 + len(_SHOWN) * (each[1] + 0.1)))
         panels = figure.subplots(len(_SHOWN), count, squeeze=False)
         for row, name in zip(panels, _SHOWN, strict=True):
             for panel, i in zip(row, taken, strict=True):
@@ -60,9 +60,10 @@ class HeadHistory(View):
                 image = panel.imshow(grid, origin="lower", cmap="Blues", vmin=0, vmax=1)
                 panel.set_xticks([])
                 panel.set_yticks([])
-            row[0].set_ylabel(name, fontsize=FONT)
-        for panel, i in zip(panels[0], taken, strict=True):
-            panel.set_title(f"step {self.steps[i]:,}", fontsize=FONT - 1)
+            row[0].set_ylabel(f"{name}\nlayer", fontsize=FONT - 1)
+        for top, bottom, i in zip(panels[0], panels[-1], taken, strict=True):
+            top.set_title(f"step {self.steps[i]:,}", fontsize=FONT - 1)
+            bottom.set_xlabel("head", fontsize=FONT - 1)
         add_colour_bar(panels, image, "mean weight", FONT - 1)
         return figure
 

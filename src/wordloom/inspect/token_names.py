@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from wordloom.text import Tokenizer
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
 
 def visible(token: str) -> str:
-    """Return a token with visible white space."""
-    return token.replace(" ", "␣").replace("\n", "↵").replace("\t", "⇥") or "∅"
+    """Return a token with visible white space, and control characters as their code, such as \\x1b."""
+    shown = token.replace(" ", "␣").replace("\n", "↵").replace("\t", "⇥")
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", shown) or "∅"
 
 
 def namer(tokenizer: Tokenizer) -> Callable[[int], str]:

@@ -22,7 +22,8 @@ class LayerNorm(nn.Module):
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(dim))
-        self.bias = nn.Parameter(torch.zeros(dim)) if bias else None
+        self.bias: nn.Parameter | None
+        self.register_parameter("bias", nn.Parameter(torch.zeros(dim)) if bias else None)
 
     def reset_parameters(self) -> None:
         nn.init.ones_(self.weight)
@@ -49,7 +50,8 @@ class RMSNorm(nn.Module):
         self.dim = dim
         self.eps = eps
         self.offset = offset
-        self.weight = nn.Parameter(torch.full((dim,), 1.0 - offset)) if gain else None
+        self.weight: nn.Parameter | None
+        self.register_parameter("weight", nn.Parameter(torch.full((dim,), 1.0 - offset)) if gain else None)
 
     def reset_parameters(self) -> None:
         if self.weight is not None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.inspect.layers.random_models import random_model
 
-from wordloom.errors import GenerationError, WordloomError
+from wordloom.errors import GenerationError, NonFiniteError, WordloomError
 from wordloom.inspect import contributions
 from wordloom.models import RNNConfig, build
 from wordloom.models.building.lora import add_adapter, matching_layers
@@ -81,6 +81,36 @@ def test_the_tables_sum_too(rng: random.Random) -> None:
     assert sum(float(row[-1]) for row in rows[:-1]) == pytest.approx(
         float(rows[-1][-1]), abs=1e-3 * len(rows)
     )
+
+
+def test_models_without_biases_and_of_two_bytes_have_parts_too(rng: random.Random) -> None:
+    plain = random_model("gpt2", rng, bias=False)
+    ids = [rng.randrange(plain.config.vocab_size) for _ in range(7)]
+    seen = contributions(plain, ids, target=3)
+    assert seen.logit == pytest.approx(float(logits_at(plain, ids, 6)[3]), rel=1e-4, abs=1e-4)
+    for family in ("gpt2", "llama"):
+        model = random_model(family, rng).bfloat16()
+        ids = [rng.randrange(model.config.vocab_size) for _ in range(7)]
+        seen = contributions(model, ids, target=3)
+        assert sum(part.value for part in seen.parts) == pytest.approx(seen.logit, rel=1e-3, abs=1e-3)
+        assert seen.logit == pytest.approx(float(logits_at(model, ids, 6)[3]), rel=0.1, abs=0.3)
+        assert next(model.parameters()).dtype == torch.bfloat16
+
+
+def test_layers_that_change_the_sum_are_refused(rng: random.Random) -> None:
+    model = random_model("llama", rng)
+    model.blocks[0].attention.o_proj.register_forward_pre_hook(lambda _, args: (args[0] * 3 + 1,))
+    with pytest.raises(WordloomError, match="or has a hook that changes it"):
+        contributions(model, [1, 2, 3])
+    model = random_model("gpt2", rng)
+    model.blocks[0].feed_forward = torch.nn.Linear(model.config.dim, model.config.dim)
+    with pytest.raises(WordloomError, match="feed-forward layers as they were built"):
+        contributions(model, [1, 2, 3])
+    model = random_model("llama", rng)
+    with torch.no_grad():
+        model.blocks[-1].ffn_norm.weight[0] = torch.nan
+    with pytest.raises(NonFiniteError):
+        contributions(model, [1, 2, 3])
 
 
 def test_mistakes_get_one_line(rng: random.Random) -> None:

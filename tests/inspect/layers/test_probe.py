@@ -52,13 +52,17 @@ def test_accuracies_are_those_of_scikit_learn(rng: random.Random) -> None:
     labels = [str(sum(row) % 3) for row in rows]
     seed = rng.randrange(1000)
     seen = probe(model, rows, labels, seed=seed, test_share=0.3)
-    order = np.random.default_rng(seed).permutation(80)
+    draw = np.random.default_rng(seed)
+    order = draw.permutation(80)
     test, train = order[:24], order[24:]
     targets = np.array([int(label) for label in labels])
+    shuffled = draw.permutation(targets)
     for layer, x in enumerate(text_vectors(model, rows, "mean")):
         scaler = StandardScaler().fit(x[train])
         fitted = LogisticRegression(max_iter=1000).fit(scaler.transform(x[train]), targets[train])
         assert seen.accuracy[layer] == fitted.score(scaler.transform(x[test]), targets[test])
+        control = LogisticRegression(max_iter=1000).fit(scaler.transform(x[train]), shuffled[train])
+        assert seen.control[layer] == control.score(scaler.transform(x[test]), shuffled[test])
 
 
 def test_mistakes_get_one_line(rng: random.Random) -> None:

@@ -42,6 +42,7 @@ def test_where_a_word_ends(rng: random.Random) -> None:
         ids, place = place_of(tokenizer, text, "mole")
         assert tokenizer.decode(ids[: place + 1]).rstrip("!):").endswith("mole")
         assert tokenizer.decode(ids[: place + 1]) != tokenizer.decode(ids) or text.endswith("mole")
+        assert ids == tokenizer.encode_ids(text)
     with pytest.raises(GenerationError, match="the word 'mole' does not occur in 'moles'"):
         place_of(tokenizer, "moles", "mole")
 

@@ -87,7 +87,7 @@ def test_a_model_without_knowledge_has_no_bits_and_one_that_knows_has_all(
     view = knowledge(lm, known)
     hook.remove()
     assert view.bits == pytest.approx(math.log2(7))
-    assert view.notes()[0] == "1 of 1 answers rank first"
+    assert view.notes()[0] == "1 of 1 answers rank first among their alternatives"
 
 
 @pytest.mark.parametrize(("line", "says"), [

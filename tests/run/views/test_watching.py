@@ -20,7 +20,8 @@ VIEWS = ["lens", "attention", "contributions"]
 
 def test_views_are_written_at_every_evaluation(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
-    text.write_text("the cat\n")
+    prompt = "the cat sat on the mat and saw"
+    text.write_text(f"{prompt}\n")
     specs = [*(f"{view}:{text}" for view in VIEWS), "heads", "geometry"]
     settings = ["train.steps=5", "train.evaluate_every=2", f"train.inspect={json.dumps(specs)}"]
     run = train(write_recipe(tmp_path, write_corpus(tmp_path)), settings, out=tmp_path / "run").folder
@@ -37,7 +38,7 @@ def test_views_are_written_at_every_evaluation(tmp_path: Path) -> None:
     (run / "views" / "heads" / "step-00000004.json").unlink()
     last = json.loads((run / "views" / "lens-text" / "step-00000005.json").read_text())
     lm = wordloom.load(run)
-    seen = lens(lm.model, lm.tokenizer.prompt_ids("the cat"), namer(lm.tokenizer))
+    seen = lens(lm.model, lm.tokenizer.prompt_ids(prompt), namer(lm.tokenizer))
     assert last["step"] == 5
     assert last["tokens"] == list(seen.tokens)
     for name, score in head_scores(lm.model).scores.items():
@@ -53,15 +54,17 @@ def test_views_are_written_at_every_evaluation(tmp_path: Path) -> None:
     ("heads:text.txt", "unknown view 'heads:text.txt'"),
     ("lens:nowhere.txt", "'nowhere.txt' cannot be read"),
     ("lens:{long}", "tokens and the model takes"),
+    ("lens:{wide}", "at most 128"),
     ("lens:{empty}", "give a text that is not empty"),
 ])  # fmt: skip
 def test_a_mistake_ends_the_run_before_it_begins(tmp_path: Path, spec: str, says: str) -> None:
     (tmp_path / "long.txt").write_text("a b " * 500)
     (tmp_path / "empty.txt").write_text("\n")
-    spec = spec.format(long=tmp_path / "long.txt", empty=tmp_path / "empty.txt")
+    (tmp_path / "wide.txt").write_text("ab " * 100)
+    spec = spec.format(**{name: tmp_path / f"{name}.txt" for name in ("long", "empty", "wide")})
     recipe = write_recipe(tmp_path, write_corpus(tmp_path))
     with pytest.raises(WordloomError, match=says.replace("'", ".")):
-        train(recipe, [f"train.inspect={json.dumps([spec])}"], out=tmp_path / "run")
+        train(recipe, [f"train.inspect={json.dumps([spec])}", "model.max_seq_len=300"], out=tmp_path / "run")
     assert not (tmp_path / "run" / "recipe.toml").exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,11 +48,12 @@ def attention(
     specials: Specials = "interpret" if isinstance(loaded, TextEncoder) else "refuse"  # a text may have masks
     ids = ids_to_read(loaded, prompt, specials)
     seen = attention_map(loaded.model, ids, list(map(namer(loaded.text_tokenizer), ids)))
+    chosen = len(seen.weights) - 1 if layer is None else layer
+    seen.head(chosen, head)  # report a wrong layer or head before any work
     if plot is not None:
         seen.save(plot, layer=layer)
     if html is not None:
-        seen.save_html(html)
-    chosen = len(seen.weights) - 1 if layer is None else layer
+        replace(seen, shown=(chosen, head)).save_html(html)
     if json:
         print(json_module.dumps({"tokens": seen.tokens, "ids": ids, "weights": seen.weights.tolist()}))
         return

@@ -6,7 +6,7 @@ import typer
 
 from wordloom.cli import options
 from wordloom.cli.inspect.showing import HTML, check_outputs, show
-from wordloom.cli.options import option
+from wordloom.cli.options import MOST_SEED, option
 from wordloom.cli.usage import refuse
 
 
@@ -16,7 +16,7 @@ def command(
         None, "How many random tokens are repeated.  [default: 50, or half of max_seq_len]", min=2
     ),
     rows: int = option(8, "How many texts of them.", min=1),
-    seed: int = option(0, "The seed of the tokens.", min=0),
+    seed: int = option(0, "The seed of the tokens.", min=0, max=MOST_SEED),
     history: bool = option(
         False, "Show how the patterns formed: read what train.inspect wrote into the run.", "--history"
     ),

@@ -13,6 +13,7 @@ from typer import Option
 
 from wordloom.cli.tables import plain_table, print_unwrapped
 from wordloom.cli.usage import refuse, refuse_existing
+from wordloom.errors import NonFiniteError
 
 if TYPE_CHECKING:
     from wordloom.inspect import View
@@ -26,7 +27,8 @@ def check_outputs(ctx: typer.Context, plot: Path | None, html: Path | None, *, f
     """Raise WordloomError if ``plot`` or ``html`` cannot be written, or ``force`` has nothing to replace."""
     if plot is None and html is None:
         refuse(ctx, "without --plot and --html no file is written", "force")
-    refuse_existing(html, plot=plot, force=force)
+    inputs = [ctx.params.get(name) for name in ("file", "facts", "store")]
+    refuse_existing(html, plot=plot, force=force, inputs=inputs, models=[Path(ctx.obj)])
 
 
 def show(view: View, *, plot: Path | None, html: Path | None, json: bool) -> None:
@@ -36,7 +38,11 @@ def show(view: View, *, plot: Path | None, html: Path | None, json: bool) -> Non
     if html is not None:
         view.save_html(html)
     if json:
-        print(json_module.dumps(view.as_dict(), ensure_ascii=False))
+        try:
+            text = json_module.dumps(view.as_dict(), ensure_ascii=False, allow_nan=False)
+        except ValueError:
+            raise NonFiniteError("a value is not finite; the model's weights are damaged") from None
+        print(text)
         return
     console = Console()
     for i, table in enumerate(view.tables()):

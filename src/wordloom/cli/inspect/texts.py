@@ -10,6 +10,7 @@ from wordloom.errors import GenerationError
 
 if TYPE_CHECKING:
     from wordloom.data import Document
+    from wordloom.data.text.documents import Piece
     from wordloom.run import LanguageModel, TextEncoder
     from wordloom.text import Specials, Tokenizer
 
@@ -65,17 +66,46 @@ def windows_to_read(
     from wordloom.evaluate.reading import Reader
     from wordloom.models import context_limit
 
-    documents, specials = texts_to_read(folder, file)
-    width = window or context_limit(lm.model.config) or 512
+    limit = context_limit(lm.model.config)
+    if window is not None and limit is not None and window > limit:
+        raise GenerationError(f"--window is {window:,}, and the model takes {limit:,} tokens at once")
+    width = window or limit or 512
+    texts, specials = _pieces_to_read(folder, file)
     reader = Reader(lm.text_tokenizer, start="auto", end="auto", specials=specials)
-    left = tokens
-    for text in reader.texts(documents):
-        for start in range(0, len(text.sequence) - 1, width):
-            ids = text.sequence[start : start + min(width, left) + 1].tolist()
-            left -= len(ids) - 1
+    left, unread = tokens, list[int]()
+    for piece, begins, ends in texts:
+        unread += [*(reader.before if begins else ()), *reader.ids(piece), *(reader.after if ends else ())]
+        start = 0
+        while len(unread) - start > (1 if ends else width):
+            ids = unread[start : start + min(width, left) + 1]
+            start, left = start + width, left - len(ids) + 1
             yield ids
             if not left:
                 return
+        unread = [] if ends else unread[start:]
+
+
+def _pieces_to_read(
+    folder: str, file: str | None
+) -> tuple[Iterator[tuple[Document | Piece, bool, bool]], Specials]:
+    """Return :func:`texts_to_read` in pieces, each with whether it begins and whether it ends a document.
+
+    A long document of a ``file`` comes in several pieces, so that memory need not hold it.
+    """
+    from wordloom.data.text.documents import pieces
+
+    if file is None:
+        documents, specials = texts_to_read(folder, None)
+        return ((document, True, True) for document in documents if document.text), specials
+
+    def parts() -> Iterator[tuple[Document | Piece, bool, bool]]:
+        begins = True
+        for piece in pieces([file]):
+            if piece.text or not begins:
+                yield piece, begins, piece.last
+            begins = piece.last
+
+    return parts(), "refuse"
 
 
 def token_of(tokenizer: Tokenizer, text: str, option: str) -> int:

@@ -12,8 +12,8 @@ from rich.table import Table
 from typer import Argument, Option
 
 from wordloom.cli import options
-from wordloom.cli.lab.outputs import MOST_SEED, OUT_HELP, SEED_HELP, check_out, write_out
-from wordloom.cli.options import option
+from wordloom.cli.lab.outputs import OUT_HELP, SEED_HELP, check_out, write_out
+from wordloom.cli.options import MOST_SEED, option
 from wordloom.cli.tables import plain_table, print_unwrapped
 from wordloom.cli.usage import is_given, refuse_existing
 from wordloom.errors import WordloomError
@@ -43,7 +43,7 @@ def train(
     layers: int = option(2, "The number of layers.", min=1),
     batch_size: int | None = option(
         None,
-        "Rows in an optimizer step: people of bioD, or windows of bioS.  [default: people / 50 or / 500]",
+        "Rows in an optimizer step: people (bioD) or windows (bioS).  [default: a 50th or 500th of people]",
         min=1,
     ),
     learning_rate: float = option(1e-3, "The peak learning rate."),
@@ -74,7 +74,7 @@ def train(
 @app.command("compare")
 def compare(
     ctx: typer.Context,
-    runs: Annotated[Path, Argument(help="The folder of one or more finished runs.")],
+    runs: Annotated[Path, Argument(help="The folder of one or more finished runs.", metavar="FOLDER")],
     out: Path | None = option(None, OUT_HELP, metavar="FOLDER"),
     force: options.FORCE = False,
     json: options.JSON = False,

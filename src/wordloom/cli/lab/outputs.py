@@ -14,7 +14,6 @@ from wordloom.errors import WordloomError
 
 OUT_HELP = "A folder for the picture (.png) and all measurements (.json)."
 SEED_HELP = "The random seed; the same seed gives the same result."
-MOST_SEED = 2**63 - 1
 
 
 def check_out(ctx: typer.Context, out: Path | None, experiment: str, *, force: bool) -> None:

@@ -11,8 +11,8 @@ import typer
 from rich.table import Table
 
 from wordloom.cli import options
-from wordloom.cli.lab.outputs import MOST_SEED, OUT_HELP, SEED_HELP, check_out, write_out
-from wordloom.cli.options import option
+from wordloom.cli.lab.outputs import OUT_HELP, SEED_HELP, check_out, write_out
+from wordloom.cli.options import MOST_SEED, option
 from wordloom.cli.tables import plain_table, print_unwrapped
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.errors import ConfigError, NonFiniteError
-from wordloom.inspect.figures import FONT, GRID, check_tokens, hide_frame, new_figure
+from wordloom.inspect.figures import ADDS, FONT, GRID, TAKES, check_tokens, hide_frame, new_figure
 from wordloom.inspect.token_names import visible
 from wordloom.inspect.view import Table, View
 from wordloom.inspect.view.pages import data_as_html, resource
@@ -67,11 +67,13 @@ class Attribution(View):
 
     def tables(self) -> list[Table]:
         most = max(map(abs, self.values), default=0.0) or 1.0
-        bars = ["▇" * round(20 * abs(value) / most) for value in self.values]
-        rows = [
-            (visible(token), f"{value:+.4f}", bar if value > 0 else f"-{bar}" if bar else "")
-            for token, value, bar in zip(self.tokens, self.values, bars, strict=True)
-        ]
+        negative = any(value < 0 for value in self.values)
+        rows = []
+        for token, value in zip(self.tokens, self.values, strict=True):
+            bar = "▇" * round(10 * abs(value) / most)
+            left = (bar if value < 0 else "").rjust(10, "·")  # bars of negative values end at the zero line
+            right = (bar if value > 0 else "").ljust(10, "·")
+            rows.append((visible(token), f"{value:+.4f}", f"{left}│{right}" if negative else right))
         return [Table(self.title, ("token", "adds", ""), rows)]
 
     def notes(self) -> list[str]:
@@ -89,7 +91,7 @@ class Attribution(View):
         check_tokens(n)
         figure = new_figure((max(4.0, 1.2 + 0.34 * n), 3.2))
         panel = figure.subplots()
-        colours = ["#0072B2" if value > 0 else "#D55E00" for value in self.values]
+        colours = [ADDS if value > 0 else TAKES for value in self.values]
         panel.bar(range(n), self.values, color=colours, width=0.75)
         panel.axhline(0, color="#8c8c8c", linewidth=0.8)
         slanted = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}

@@ -8,6 +8,8 @@ stand between the layers, each part also passes the frozen norms that follow it.
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wordloom.errors import GenerationError, WordloomError
+from wordloom.errors import GenerationError, NonFiniteError, WordloomError
 from wordloom.inspect.figures import FONT, add_colour_bar, new_figure
 from wordloom.inspect.layers.states import row_of
 from wordloom.inspect.token_names import visible
@@ -29,6 +31,8 @@ from wordloom.models.llama import Llama
 from wordloom.nn import LayerNorm, RMSNorm
 from wordloom.nn.evaluating import evaluating
 from wordloom.nn.unmodified import modification
+
+_TOLERANCE = 0.01  # of the sum of the parts, relative to the largest
 
 
 class Part(NamedTuple):
@@ -151,7 +155,9 @@ def contributions(
         name: returns the text of a token id.
 
     Raises:
-        WordloomError: a family whose logits are no such sum, or a norm that was replaced.
+        WordloomError: a family whose logits are no such sum, or a model whose layers were replaced or hooked
+            so that they are none.
+        NonFiniteError: logits that are not finite.
         GenerationError: no ids, more than max_seq_len, or a position or token that does not exist.
     """
     if not isinstance(model, GPT | GPT2 | Llama):
@@ -159,15 +165,27 @@ def contributions(
             "the view 'contributions' is defined for gpt, gpt2 and llama models, whose logits are sums over "
             f"their layers; this model is of type {type(model).__name__}"
         )
+    if not all(hasattr(block.feed_forward, "down_proj") for block in model.blocks):
+        raise WordloomError("the view 'contributions' needs the feed-forward layers as they were built")
+    if next(model.parameters()).dtype in (torch.bfloat16, torch.float16):  # rounded parts would not sum
+        model = copy.deepcopy(model).float()
     row = row_of(model, ids)
     at = _place("at", len(ids) - 1 if at is None else at, len(ids))
     with evaluating(model):
         seen, logits = _observed(model, row, at)
+        if not logits.isfinite().all():
+            raise NonFiniteError("the model gives logits that are not finite; its weights are damaged")
         target = int(logits.argmax()) if target is None else target
         goals = [_place("token", token, len(logits)) for token in (target, against) if token is not None]
         parts = _sum_of_parts(model, row[0, at], at, seen)
         values = _logits_of_parts(model, parts, goals)
     logit = logits[goals[0]] - (logits[goals[1]] if against is not None else 0.0)
+    added = math.fsum(value for _, value in values)
+    if abs(added - float(logit)) > _TOLERANCE * max(1.0, *(abs(value) for _, value in values)):
+        raise WordloomError(
+            f"the parts add up to {added:.4g} and the logit is {float(logit):.4g}: a layer of the model was "
+            "replaced, or has a hook that changes it"
+        )
     return Contributions(
         tokens=tuple(map(name, ids)),
         at=at,

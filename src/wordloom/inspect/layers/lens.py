@@ -41,6 +41,7 @@ class Lens(View):
     nats: Tensor
     ranks: Tensor
     likeliest: tuple[tuple[tuple[tuple[str, float], ...], ...], ...]  # [L + 1, T, k]
+    is_open: bool = False  # the text ends, and the last target is the model's own prediction
     title: str = "Predictions after each layer"
 
     def as_dict(self) -> dict[str, Any]:
@@ -70,6 +71,9 @@ class Lens(View):
         columns = ("token", *map(layer_name, layers), "target", "its rank")
         return [Table("The most probable next token after each layer", columns, rows)]
 
+    def notes(self) -> Sequence[str]:
+        return ("the last target is the model's own prediction, because the text ends",) * self.is_open
+
     def words(self) -> Sequence[str]:
         best = [cell[0][0] for row in self.likeliest for cell in row]
         return [visible(token) for token in (*self.tokens, *self.targets, *best)]
@@ -84,7 +88,7 @@ class Lens(View):
         image = panel.imshow(best, origin="lower", aspect="auto", cmap="Blues", vmin=0, vmax=1)
         for (layer, t), share in np.ndenumerate(best):
             word, colour = self.likeliest[layer][t][0][0], "white" if share > 0.6 else "#1a1a1a"
-            right = word == self.targets[t]
+            right = word == self.targets[t] and not (self.is_open and t == T - 1)
             panel.text(
                 t, layer, visible(word)[:9], ha="center", va="center", color=colour, fontsize=FONT - 2,
                 fontweight="bold" if right else "normal", parse_math=False,
@@ -142,6 +146,7 @@ def lens(
     row = row_of(model, ids)
     with evaluating(model):
         states = layer_states(model, row)  # L + 1 of [1, T, D]
+        is_open = targets is None
         if targets is None:
             last = int(logits_of(states[-1][0, -1]).argmax())
             targets = [*ids[1:], last]
@@ -155,6 +160,7 @@ def lens(
         likeliest=tuple(
             tuple(tuple((name(i), p) for i, p in cell) for cell in cells) for _, _, cells in layers
         ),
+        is_open=is_open,
     )
 
 

@@ -1,8 +1,8 @@
 """Linear probes: what can be read from the vectors after each layer (Alain & Bengio 2016, arXiv:1610.01644).
 
 A logistic regression predicts the label of a text from one vector of it, for each layer.  A control says how
-much of that a probe can learn by heart: it is trained on the same labels in random order (Hewitt & Liang
-2019, arXiv:1909.03368), and does no better than the most frequent label if it learns nothing.
+much of that can be chance: it is trained and scored on the same labels in random order, about which the
+vectors hold nothing (after the control tasks of Hewitt & Liang 2019, arXiv:1909.03368).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.errors import ConfigError, DataError, WordloomError
+from wordloom.errors import ConfigError, DataError, NonFiniteError, WordloomError
 from wordloom.inspect.figures import COLOURS, FONT, hide_frame, new_figure
 from wordloom.inspect.layers.lens import layer_name
 from wordloom.inspect.layers.states import layer_states, row_of
@@ -52,7 +52,7 @@ class Probe(View):
     def notes(self) -> list[str]:
         return [
             f"{len(self.labels)} labels, {self.train_texts:,} texts to train on and {self.test_texts:,} held "
-            f"out; the most frequent label has {self.majority:.1%}",
+            f"out; the most frequent label of training is right for {self.majority:.1%} of these",
         ]
 
     def figure(self) -> Any:
@@ -105,14 +105,17 @@ def probe(
     if n_test < 1 or len(rows) - n_test < len(names):
         raise DataError(f"{len(rows)} texts are too few to train on some and hold out others")
     vectors = text_vectors(model, rows, pooling)  # [L + 1, N, D]
+    if not all(np.isfinite(each).all() for each in vectors):
+        raise NonFiniteError("a vector is not finite; the model's weights are damaged")
     targets = np.array([names.index(label) for label in labels])
     draw = np.random.default_rng(seed)
     order = draw.permutation(len(rows))
     test, train = order[:n_test], order[n_test:]
     if len(set(targets[train].tolist())) < 2:
         raise DataError("all texts to train on have one label; give more texts")
-    shuffled = targets.copy()
-    shuffled[train] = draw.permutation(targets[train])
+    shuffled = draw.permutation(targets)
+    while len(set(shuffled[train].tolist())) < 2:  # of few texts; a probe needs two labels
+        shuffled = draw.permutation(targets)
     frequent = Counter(targets[train].tolist()).most_common(1)[0][0]
     return Probe(
         accuracy=tuple(_accuracy(x, targets, train, test) for x in vectors),

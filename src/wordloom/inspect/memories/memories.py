@@ -71,12 +71,10 @@ class Memories(View):
             (f"layer {layer}", f"{share:.2%}", f"{random:.2%}", f"{self.chance:.3%}")
             for layer, (share, random) in enumerate(zip(self.agreement, self.shuffled, strict=True))
         ]
-        title = (
-            f"Neurons whose most promoted word follows their first trigger, of {self.per_layer:,} in a layer"
-        )
+        title = f"Of {self.per_layer:,} neurons, those whose most promoted token follows their first trigger"
         tables = [Table(title, ("layer", "agreement", "paired at random", "1 / vocabulary"), shares)]
         for neuron in self.neurons:
-            promoted = "  ".join(f"{visible(word)} {share:.1%}" for word, share in neuron.promotes)
+            promoted = ", ".join(f"{visible(word)} {share:.1%}" for word, share in neuron.promotes)
             rows = [
                 (visible("".join(trigger.context)), visible(trigger.follower), f"{trigger.activation:.2f}")
                 for trigger in neuron.triggers[:_SHOWN]
@@ -110,6 +108,19 @@ class Memories(View):
         return figure
 
 
+def check_neurons(model: Any, chosen: Sequence[tuple[int, int]]) -> None:
+    """Raise ConfigError for a neuron, a layer and a number in it, that ``model`` does not have."""
+    feeds = feed_forwards(model)
+    for layer, number in chosen:
+        F = feeds[layer].down_proj.in_features if 0 <= layer < len(feeds) else 0
+        if not 0 <= number < F:
+            last = feeds[0].down_proj.in_features - 1
+            raise ConfigError(
+                f"neuron {layer}.{number} does not exist; allowed: layers 0 to {len(feeds) - 1}, "
+                f"neurons 0 to {last}"
+            )
+
+
 def memories(
     model: Any,
     triggers: Triggers,
@@ -130,13 +141,8 @@ def memories(
     Raises ConfigError for a neuron that does not exist, WordloomError for a model of another family.
     """
     feeds = feed_forwards(model)
+    check_neurons(model, chosen)
     layers, F, _ = triggers.values.shape
-    for layer, number in chosen:
-        if not (0 <= layer < layers and 0 <= number < F):
-            raise ConfigError(
-                f"neuron {layer}.{number} does not exist; allowed: layers 0 to {layers - 1}, neurons 0 to "
-                f"{F - 1}"
-            )
     top_k = min(top_k, model.config.vocab_size)
     with evaluating(model):
         promoted = [_promoted(model, feed, top_k) for feed in feeds]  # shares and ids, each [F, k]

@@ -69,6 +69,7 @@ class Triggers(NamedTuple):
         """Write a file from which :meth:`load` reads; it replaces an earlier one at once."""
         counts = {"tokens": self.tokens, "read": self.read, "made_with": made_with}
         tensors = {name: value for name, value in self._asdict().items() if isinstance(value, Tensor)}
+        path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:
             file.write(save_tensors(tensors, {"triggers": json.dumps(counts)}))
 

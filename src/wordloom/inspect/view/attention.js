@@ -2,7 +2,7 @@
 const data = read("attention");
 const T = data.tokens.length;
 const view = document.getElementById("view");
-const state = { layer: data.layers - 1, head: -1, at: T - 1, fixed: false, to: false };
+const state = { layer: data.layer, head: data.head, at: T - 1, fixed: false, to: false };
 
 // Weights are bytes, 255 times their square root, compressed and in base64: [layers, heads, T, T].
 async function weights() {

@@ -1,9 +1,9 @@
-// The text, each token coloured by its attribution: blue adds to the score, orange takes from it.
+// The text, each token coloured by its attribution: red adds to the score, blue takes from it.
 const data = read("attribution");
 const view = document.getElementById("view");
 const most = Math.max(0, ...data.values.map(Math.abs)) || 1;
 const colour = (value) =>
-  `color-mix(in srgb, ${value > 0 ? "#0072b2" : "#d55e00"} ${Math.round((60 * Math.abs(value)) / most)}%, transparent)`;
+  `color-mix(in srgb, ${value > 0 ? "#d55e00" : "#0072b2"} ${Math.round((60 * Math.abs(value)) / most)}%, transparent)`;
 const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toPrecision(3)}`;
 
 const words = data.tokens.map((token, at) => make("span", {
@@ -12,7 +12,7 @@ const words = data.tokens.map((token, at) => make("span", {
 const rows = data.tokens.map((token, at) => make("tr", {},
   make("th", { scope: "row" }, shown(token)), make("td", {}, signed(data.values[at])))); 
 view.append(
-  make("p", {}, "Blue tokens add to the score, orange ones take from it."),
+  make("p", {}, "Red tokens add to the score, blue ones take from it."),
   make("div", { class: "text" }, ...words),
   make("table", {}, make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "token"), make("th", { scope: "col" }, "adds"))),
     make("tbody", {}, ...rows)));

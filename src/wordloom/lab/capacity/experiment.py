@@ -7,12 +7,15 @@ The folder of a run holds ``settings.json``, ``metrics.jsonl``, checkpoints and 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from wordloom.errors import CheckpointError
+from safetensors import SafetensorError
+
+from wordloom.errors import CheckpointError, NonFiniteError
 from wordloom.files import sync_tree, write_text
 from wordloom.lab.capacity.measuring import ROUNDINGS, measure, rounded, used_parameters
 from wordloom.lab.capacity.models import config_of, new_model, read_model, save_weights
@@ -76,9 +79,14 @@ def run(
             progress.say(f"stopped at step {trainer.step:,} of {trainer.total_steps:,}")
             return None
         result = _result(trainer.model, settings)
-        save_weights(trainer.model, out)
-        write_text(out / RESULT, json.dumps(result.as_dict(), indent=1) + "\n")
-        sync_tree(out)
+        try:
+            save_weights(trainer.model, out)
+            write_text(out / RESULT, json.dumps(result.as_dict(), indent=1) + "\n")
+            sync_tree(out)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(
+                f"could not write the result into {out}: {error}; free some space and run again with --resume"
+            ) from None
         return result
 
 
@@ -128,6 +136,8 @@ def _trainer(
 
     def evaluate(model: Any) -> dict[str, float]:
         nats = measure(model, facts, orders=1).nats
+        if not math.isfinite(sum(nats)):
+            raise NonFiniteError("the losses are not finite; lower --learning-rate, and choose another --out")
         return {"bits_per_parameter": facts.space.stored(facts.people, nats).total / parameters}
 
     each = flops_per_token(model, context=facts.window).training

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from wordloom.inspect import figures
-from wordloom.lab.capacity.comparing import Comparison
+from wordloom.lab.capacity.comparing import Comparison, Curve
 
 _LINES = ("-", "--", "-.", ":")  # by exposures, from many to few
 
@@ -20,14 +20,18 @@ def draw_capacity(result: Comparison, path: str | os.PathLike[str]) -> None:
 
 
 def capacity_figure(result: Comparison) -> Any:
-    """Return the figure that :func:`draw_capacity` saves: a mark for each run, a line through the means."""
+    """Return the figure that :func:`draw_capacity` saves: a mark for each run, a line through the means.
+
+    Curves of one family have one colour, and other lines for other exposures.  Where other settings differ
+    too, each curve has its own colour.
+    """
     figure = figures.new_figure((6.4, 4.2))
     panel = figure.subplots()
-    families = sorted({curve.family for curve in result.curves})
+    names = sorted({_colour_of(curve) for curve in result.curves})
     exposures = sorted({curve.exposures for curve in result.curves}, reverse=True)
     most: dict[int, list[float]] = {}
     for curve in result.curves:
-        style = figures.series(families.index(curve.family))
+        style = figures.series(names.index(_colour_of(curve)))
         people = [point.people for point in curve.points]
         panel.plot(
             people,
@@ -46,10 +50,15 @@ def capacity_figure(result: Comparison) -> Any:
     panel.set_xscale("log", base=2)
     panel.set_xticks([people for people, _ in bound], [f"{people:,}" for people, _ in bound])
     panel.minorticks_off()
-    panel.set_ylim(bottom=0)
+    panel.set_ylim(bottom=min(0.0, panel.get_ylim()[0]))
     panel.set_xlabel("people", fontsize=figures.FONT)
     panel.set_ylabel("bits per parameter", fontsize=figures.FONT)
     panel.grid(color=figures.GRID, linewidth=0.6)
     panel.legend(fontsize=figures.FONT - 1, frameon=False)
     figures.hide_frame(panel)
     return figure
+
+
+def _colour_of(curve: Curve) -> str:
+    """Return the name of the curves that share a colour."""
+    return ", ".join([curve.family, *(f"{name} {value}" for name, value in curve.settings.items())])

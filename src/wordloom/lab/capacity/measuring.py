@@ -61,13 +61,13 @@ def _int4(weight: Tensor) -> Tensor:
     rows, columns = weight.shape
     groups = F.pad(weight, (0, -columns % 32)).view(rows, -1, 32)
     place = groups.abs().argmax(dim=-1, keepdim=True)
-    scale = (groups.gather(-1, place) / -8).half().float()  # the largest weight becomes level -8
+    scale = groups.gather(-1, place) / -8  # the largest weight becomes level -8
     inverse = torch.where(scale == 0, 0, 1 / scale)
     levels = (groups * inverse + 8.5).floor().clamp(0, 15) - 8
-    return (levels * scale).flatten(1)[:, :columns]
+    return (levels * scale.half().float()).flatten(1)[:, :columns]
 
 
-#: What a matrix [N, K] becomes when its weights are rounded.
+#: What the matrices of a model's blocks become when they are rounded.
 ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {"int8": _int8, "int4": _int4}
 
 
@@ -76,24 +76,23 @@ def rounded(model: nn.Module, to: str) -> Iterator[None]:
     """Round the matrices of ``model`` within the block; norms and biases stay float32.
 
     ``to`` is one of ROUNDINGS.  int8 rounds as loading a model in int8 does.  int4 is llama.cpp's Q4_0:
-    32 weights of a row share a scale in float16, and each has one of 16 levels.
+    32 weights of a row share a scale in float16, and each has one of 16 levels.  It leaves the embedding,
+    which the head shares, in int8, as methods of 4 bits do not round it to 4.
     """
-    matrices = [parameter for parameter in model.parameters() if parameter.dim() == 2]
-    before = [parameter.detach().clone() for parameter in matrices]
+    matrices = {name: parameter for name, parameter in model.named_parameters() if parameter.dim() == 2}
+    before = {name: parameter.detach().clone() for name, parameter in matrices.items()}
     try:
-        for parameter in matrices:
-            parameter.data.copy_(ROUNDINGS[to](parameter.detach()))
+        for name, parameter in matrices.items():
+            rounding = _int8 if name == "token_embedding.weight" else ROUNDINGS[to]
+            parameter.data.copy_(rounding(parameter.detach()))
         yield
     finally:
-        for parameter, exact in zip(matrices, before, strict=True):
-            parameter.data.copy_(exact)
+        for name, parameter in matrices.items():
+            parameter.data.copy_(before[name])
 
 
 def used_parameters(model: Any, facts: Facts) -> int:
-    """Return the number of parameters of ``model`` without the rows of tokens that never occur."""
+    """Return the number of parameters of ``model`` without the embeddings of tokens that never occur."""
     unused = facts.vocab_size - facts.used_tokens
-    total = 0
-    for parameter in model.parameters():
-        is_by_token = parameter.shape[0] == facts.vocab_size
-        total += parameter.numel() - (unused * parameter[0].numel() if is_by_token else 0)
-    return total
+    total = sum(parameter.numel() for parameter in model.parameters())
+    return int(total - unused * model.token_embedding.embedding_dim)

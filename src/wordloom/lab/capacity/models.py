@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from wordloom.errors import CheckpointError
+from wordloom.errors import CheckpointError, ConfigError
 from wordloom.lab.capacity.settings import Settings
 from wordloom.models.building.build import build, config_from
 from wordloom.models.gpt2 import GPT2, GPT2Config
@@ -66,7 +66,12 @@ def config_of(settings: Settings) -> Any:
         return config_from(
             "rnn", **shape, hidden_dim=round(1.25 * settings.dim), tie_embeddings=True, output_bias=False
         )
-    shape |= {"n_heads": max(1, settings.dim // HEAD_DIM), "max_seq_len": facts.window}
+    heads = max(1, settings.dim // HEAD_DIM)
+    if settings.dim % (2 * heads):
+        raise ConfigError(
+            f"dim must be a multiple of {2 * heads}, not {settings.dim}: rotary positions turn pairs in heads"
+        )
+    shape |= {"n_heads": heads, "max_seq_len": facts.window}
     if settings.family == "llama":
         shape["hidden_dim"] = round(2.75 * settings.dim)
     return config_from(settings.family, **shape, tie_embeddings=True)

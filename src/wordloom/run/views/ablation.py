@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wordloom.errors import ConfigError, EvaluationError, WordloomError
+from wordloom.errors import ConfigError, EvaluationError, NonFiniteError, WordloomError
 from wordloom.evaluate.perplexity import strided_windows
 from wordloom.evaluate.reading import Reader
 from wordloom.inspect.figures import FONT, add_colour_bar, new_figure
@@ -90,7 +90,8 @@ class Ablation(View):
         panel.set_yticks(range(layers), [f"layer {layer}" for layer in range(layers)], fontsize=FONT - 1)
         panel.set_xlabel("head", fontsize=FONT)
         panel.tick_params(length=0)
-        add_colour_bar(panel, image, f"bits per {self.unit}", FONT - 1)
+        beyond = ", and beyond" if np.abs(grid).max() > most else ""
+        add_colour_bar(panel, image, f"bits per {self.unit}{beyond}", FONT - 1)
         return figure
 
 
@@ -125,6 +126,7 @@ def ablation(
         WordloomError: a model of another family.
         ConfigError: an unknown value, or a window that does not fit.
         EvaluationError: no token to predict.
+        NonFiniteError: probabilities that are not finite.
     """
     n_parts(model)  # raises for a model of another family
     if value not in ("zero", "mean"):
@@ -138,6 +140,8 @@ def ablation(
     blocks: list[Any] = list(model.blocks)
     with evaluating(model):
         whole, means = _nats_and_means(model, text)
+        if not math.isfinite(whole):
+            raise NonFiniteError("the model gives no finite probability; its weights are damaged")
         changes = []
         for block in blocks:
             attention = block.attention

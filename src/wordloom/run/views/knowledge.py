@@ -19,7 +19,7 @@ import torch
 
 from wordloom.data.rows.facts import Fact
 from wordloom.errors import EvaluationError
-from wordloom.inspect.figures import COLOURS, FONT, hide_frame, new_figure
+from wordloom.inspect.figures import ADDS, COLOURS, FONT, INK, TAKES, hide_frame, new_figure
 from wordloom.inspect.layers.states import row_of
 from wordloom.inspect.token_names import visible
 from wordloom.inspect.view import Table, View
@@ -27,6 +27,7 @@ from wordloom.nn.evaluating import evaluating
 from wordloom.run.models.language_model import LanguageModel
 
 _SHOWN = 30  # facts in the table
+_BARS = 30  # facts that the picture shows one by one
 
 
 class Known(NamedTuple):
@@ -75,7 +76,7 @@ class Knowledge(View):
     def tables(self) -> list[Table]:
         rows = [
             (
-                visible(each.fact.prompt + each.fact.answer),
+                f"{visible(each.fact.prompt)} → {visible(each.fact.answer)}",
                 f"{each.probability:.2g}",
                 f"{each.first_rank:,}",
                 "" if each.rank is None else f"{each.rank} of {1 + len(each.fact.alternatives)}",
@@ -96,22 +97,25 @@ class Knowledge(View):
             right = sum(each.rank == 1 for each in first)
             each = self.bits / self.parameters
             lines += [
-                f"{right:,} of {len(first):,} answers rank first",
+                f"{right:,} of {len(first):,} answers rank first among their alternatives",
                 f"{self.bits:,.1f} of {self.possible_bits:,.1f} bits, {each:.3g} for each of "
                 f"{self.parameters:,} parameters",
             ]
         return lines
 
     def words(self) -> Sequence[str]:
-        return ()
+        shown = self.known if len(self.known) <= _BARS else ()
+        return [visible(each.fact.prompt + each.fact.answer) for each in shown]
 
     def figure(self) -> Any:
-        """Return the facts by their bits, or without alternatives by their probability."""
+        """Return the bits of each fact, or of many facts their distribution; without alternatives log10 p."""
         has_bits = self.bits is not None
         if has_bits:
             values = [each.bits for each in self.known if each.bits is not None]
         else:
             values = [math.log10(max(each.probability, 1e-30)) for each in self.known]
+        if len(values) <= _BARS:
+            return self._bars(values, has_bits)
         found = np.sort(np.array(values))
         figure = new_figure((5.2, 3.2))
         panel = figure.subplots()
@@ -119,9 +123,28 @@ class Knowledge(View):
         if has_bits:
             panel.axvline(0, color=COLOURS[9], linewidth=0.8, linestyle=":")
         panel.set_xlabel("bits that the model has" if has_bits else "log10 probability", fontsize=FONT)
-        panel.set_ylabel("share of the facts, up to here", fontsize=FONT)
+        panel.set_ylabel("share of facts with no more", fontsize=FONT)
         panel.set_ylim(0, 1)
         panel.grid(alpha=0.25)
+        hide_frame(panel)
+        return figure
+
+    def _bars(self, values: Sequence[float], has_bits: bool) -> Any:
+        """Return a bar for each fact, and a line at the bits that it could have."""
+        shown = [each for each in self.known if each.bits is not None or not has_bits]
+        places = np.arange(len(shown))
+        figure = new_figure((6.4, 1.1 + 0.26 * len(shown)))
+        panel = figure.subplots()
+        panel.barh(places, values, color=[ADDS if value > 0 else TAKES for value in values], height=0.7)
+        if has_bits:
+            most = [math.log2(1 + len(each.fact.alternatives)) for each in shown]
+            panel.plot(most, places, linestyle="", marker="|", markersize=11, color=INK, label="possible")
+            panel.legend(frameon=False, fontsize=FONT - 1)
+            panel.axvline(0, color=COLOURS[9], linewidth=0.8)
+        names = [f"{visible(each.fact.prompt)} → {visible(each.fact.answer)}"[-48:] for each in shown]
+        panel.set_yticks(places, names, fontsize=FONT - 1, parse_math=False)
+        panel.invert_yaxis()
+        panel.set_xlabel("bits that the model has" if has_bits else "log10 probability", fontsize=FONT)
         hide_frame(panel)
         return figure
 

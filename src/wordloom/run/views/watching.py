@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from wordloom.errors import ConfigError
@@ -41,12 +42,13 @@ class Watched(NamedTuple):
 def watched(views: Sequence[str], tokenizer: Tokenizer | None, model: Any) -> list[Watched]:
     """Return the views that ``train.inspect`` names: ``VIEW:FILE``, or ``VIEW`` for one without a text.
 
-    Each is tried on the untrained ``model``, so that a mistake ends the run before it begins.
+    Each is tried and drawn for the untrained ``model``, so that a mistake ends the run before it begins.
 
     Raises:
         ConfigError: an unknown view, one without its file, a file that cannot be read, or two of one name.
         GenerationError: a text that is empty or too long.
-        WordloomError: a model for which the view is undefined, or no matplotlib.
+        WordloomError: a model for which the view is undefined, a text too long for its picture, or no
+            matplotlib.
     """
     found: list[Watched] = []
     for spec in views:
@@ -60,10 +62,12 @@ def watched(views: Sequence[str], tokenizer: Tokenizer | None, model: Any) -> li
             raise ConfigError(f"train.inspect: unknown view {spec!r}; allowed: {', '.join(names)}")
         if one.name in {other.name for other in found}:
             raise ConfigError(f"train.inspect: two views would be written into '{one.name}'; name each once")
-        one.look(model)
         found.append(one)
     if found:
         load_matplotlib()
+    with TemporaryDirectory() as folder:
+        for one in found:
+            one.look(model).save(Path(folder) / "view.png")
     return found
 
 

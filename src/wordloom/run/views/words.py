@@ -19,15 +19,20 @@ def compare_word(loaded: LanguageModel | TextEncoder, word: str, texts: Sequence
 
     Raises GenerationError for a text that lacks the word or is too long, and for fewer than two texts.
     """
-    found = [place_of(loaded.text_tokenizer, text, word) for text in texts]
-    rows, places = [ids for ids, _ in found], [place for _, place in found]
-    if isinstance(loaded, TextEncoder):
-        rows, places = [loaded.framed(ids) for ids in rows], [place + 1 for place in places]
+    tokenizer, rows, places = loaded.text_tokenizer, list[list[int]](), list[int]()
+    for text in texts:
+        ids, place = place_of(tokenizer, text, word)
+        if isinstance(loaded, TextEncoder):
+            rows.append(loaded.framed(ids))
+            places.append(place + 1)  # behind the first mark
+        else:
+            rows.append(tokenizer.prompt_ids(text, specials="text"))
+            places.append(place + len(rows[-1]) - len(ids))  # behind a start token
     return word_in_texts(loaded.model, rows, places, word, texts)
 
 
 def place_of(tokenizer: Tokenizer, text: str, word: str) -> tuple[list[int], int]:
-    """Return the ids of ``text`` as a prompt, and where the last token of the first ``word`` in it stands.
+    """Return the ids of ``text``, and where the last token of the first ``word`` in it stands.
 
     Raises GenerationError for a text without the word.
     """
@@ -35,7 +40,6 @@ def place_of(tokenizer: Tokenizer, text: str, word: str) -> tuple[list[int], int
     if match is None:
         raise GenerationError(f"the word {word!r} does not occur in {text!r}")
     encoded = tokenizer.encode(text, specials="text")
-    ids = tokenizer.prompt_ids(text, specials="text")
     first, stop = match.span()
     inside = [at for at, (start, end) in enumerate(encoded.offsets) if start < stop and end > first]
-    return ids, inside[-1] + len(ids) - len(encoded.ids)
+    return list(encoded.ids), inside[-1]

@@ -29,9 +29,9 @@ def command(
     force: options.FORCE = False,
     json: options.JSON = False,
 ) -> None:
-    """Show what the model loses without each head.
+    """Show what the model loses without each head and feed-forward layer.
 
-    Each head and feed-forward layer is removed in turn, and the change of bits per byte is shown.
+    Each is removed in turn, and the change of bits per byte is shown.
     """
     from wordloom.progress import TerminalReporter
     from wordloom.run import LanguageModel, load_as

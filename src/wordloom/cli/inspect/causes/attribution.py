@@ -24,7 +24,7 @@ def command(
     method: Literal["integrated-gradients", "gradient", "occlusion"] = option(
         "integrated-gradients",
         "integrated-gradients: sums to the logit less its value without tokens. gradient: times the input. "
-        "occlusion: the change when a token's embedding is zero.",
+        "occlusion: the change when a token's embedding is zero, easier to read for a LLaMA.",
     ),
     most_steps: int = option(
         4096, "The most points that integrated gradients compute; they end when the sum is right.", min=32

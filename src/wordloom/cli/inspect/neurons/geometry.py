@@ -6,12 +6,12 @@ import typer
 
 from wordloom.cli import options
 from wordloom.cli.inspect.showing import HTML, check_outputs, show
-from wordloom.cli.options import option
+from wordloom.cli.options import MOST_SEED, option
 
 
 def command(
     ctx: typer.Context,
-    seed: int = option(0, "The seed of the random directions.", min=0),
+    seed: int = option(0, "The seed of the random directions.", min=0, max=MOST_SEED),
     plot: options.PLOT = None,
     html: HTML = None,
     force: options.FORCE = False,

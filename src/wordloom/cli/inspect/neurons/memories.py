@@ -42,7 +42,7 @@ def command(
     json: options.JSON = False,
 ) -> None:
     """Show what activates a neuron, and which words it promotes."""
-    from wordloom.inspect.memories.memories import memories
+    from wordloom.inspect.memories.memories import check_neurons, memories
     from wordloom.inspect.memories.triggers import find_triggers
     from wordloom.inspect.token_names import namer
     from wordloom.progress import TerminalReporter
@@ -56,6 +56,7 @@ def command(
     if store is not None:
         refuse_existing(store, force=True)
     lm = load_as(LanguageModel, ctx.obj, purpose="the view 'memories'")
+    check_neurons(lm.model, chosen)
     windows = windows_to_read(lm, ctx.obj, file, tokens=tokens, window=window)
     weights = "" if store is None else weights_fingerprint(ctx.obj)
     with TerminalReporter().progress(tokens) as advance:
