@@ -40,7 +40,7 @@ class Curve:
     Attributes:
         family: the family of the models.
         exposures: how often training showed each person.
-        settings: the other settings that differ between the curves of a comparison.
+        settings: the other settings that differ between the curves of this family.
         points: by the number of people.
     """
 
@@ -96,10 +96,11 @@ def compare(folder: Path) -> Comparison:
     groups = defaultdict[tuple[Any, ...], list[Result]](list)
     for each in results:
         groups[each.settings.family, each.settings.exposures, *_others(each).items()].append(each)
-    differing = {name for name in _others(results[0]) if len({_others(each)[name] for each in results}) > 1}
     curves = []
     for key, members in sorted(groups.items(), key=lambda item: str(item[0])):
-        settings = {name: value for name, value in _others(members[0]).items() if name in differing}
+        same_family = [_others(each) for each in results if each.settings.family == key[0]]
+        own = _others(members[0])
+        settings = {name: own[name] for name in own if len({each[name] for each in same_family}) > 1}
         curves.append(Curve(key[0], key[1], settings, _points(members)))
     return Comparison(tuple(sorted(curves, key=lambda curve: (curve.family, -curve.exposures))))
 
