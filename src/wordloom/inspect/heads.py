@@ -79,7 +79,7 @@ class HeadScores(View):
             panel.set_yticks(range(0, layers, max(1, layers // 12)))
             panel.tick_params(labelsize=FONT - 2, length=0)
         panels[0].set_ylabel("layer", fontsize=FONT - 1)
-        add_colour_bar(panels[-1], image, "mean weight", FONT - 1)
+        add_colour_bar(panels, image, "mean weight", FONT - 1)
         return figure
 
 

@@ -78,13 +78,16 @@ def head_history(run: str | Path) -> HeadHistory:
     for path in sorted(folder.glob("step-*.json")):
         try:
             saved = json.loads(path.read_text(encoding="utf-8"))
-            found.append((int(saved["step"]), {name: torch.tensor(saved[name]) for name in SCORES}))
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            scores = {name: torch.tensor(saved[name]) for name in SCORES}
+            if any(score.dim() != 2 or not score.numel() for score in scores.values()):
+                raise ValueError("the scores are no grid of layers and heads")
+            found.append((int(saved["step"]), scores))
+        except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
             raise CheckpointError(f"cannot read {path}: {error}") from None
     if not found:
         raise CheckpointError(f'{folder} holds no scores; train with train.inspect = ["heads"]')
     shapes = {tuple(score.shape) for _, scores in found for score in scores.values()}
     if len(shapes) > 1:
         raise CheckpointError(f"{folder} holds scores of several models; remove those of the older run")
-    scores = {name: torch.stack([each[name] for _, each in found]) for name in SCORES}
-    return HeadHistory(steps=tuple(step for step, _ in found), scores=scores)
+    together = {name: torch.stack([each[name] for _, each in found]) for name in SCORES}
+    return HeadHistory(steps=tuple(step for step, _ in found), scores=together)

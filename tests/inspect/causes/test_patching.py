@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.inspect.causes.test_attribution import drawn
 
-from wordloom.errors import GenerationError
+from wordloom.errors import GenerationError, WordloomError
 from wordloom.inspect import patching
 from wordloom.inspect.causes.patching import replaced_state
 from wordloom.inspect.layers.states import layer_states
@@ -78,4 +78,6 @@ def test_mistakes_get_one_line(rng: random.Random) -> None:
         patching(model, clean, clean, target=1, foil=2)
     with pytest.raises(GenerationError, match="does not exist"):
         patching(model, clean, corrupt, target=99, foil=1)
+    with pytest.raises(WordloomError, match="not for type Bert"):
+        patching(two_texts("bert", rng)[0], clean, corrupt)
     assert not any(block._forward_hooks or block._forward_pre_hooks for block in model.blocks)

@@ -15,7 +15,7 @@ def command(
     length: int | None = option(
         None, "How many random tokens are repeated.  [default: 50, or half of max_seq_len]", min=2
     ),
-    rows: int = option(8, "How many texts of them.", min=1),
+    rows: int = option(8, "How many texts of them.", min=1, max=1000),
     seed: int = option(0, "The seed of the tokens.", min=0, max=MOST_SEED),
     history: bool = option(
         False, "Show how the patterns formed: read what train.inspect wrote into the run.", "--history"

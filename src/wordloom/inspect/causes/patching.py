@@ -22,12 +22,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wordloom.errors import GenerationError
+from wordloom.errors import GenerationError, WordloomError
 from wordloom.inspect.figures import FONT, add_colour_bar, check_tokens, new_figure
 from wordloom.inspect.layers.lens import layer_name
 from wordloom.inspect.layers.states import layer_states, row_of
 from wordloom.inspect.token_names import visible
 from wordloom.inspect.view import Table, View
+from wordloom.models.bert import Bert
 from wordloom.nn.evaluating import evaluating
 
 _ROWS = 32  # patched at once
@@ -107,7 +108,7 @@ def patching(
     ``clean`` and after ``corrupt``.  ``name`` returns the text of a token id.
 
     Raises GenerationError for texts of different lengths, too long or empty, for equal tokens, and for texts
-    that do not differ in the logits.
+    that do not differ in the logits; WordloomError for an encoder.
     """
     if len(clean) != len(corrupt):
         first, second = (" ".join(visible(name(i)) for i in ids) for ids in (clean, corrupt))
@@ -115,6 +116,8 @@ def patching(
             f"the texts have {len(clean)} and {len(corrupt)} tokens ({first} | {second}); vectors can be "
             "exchanged between texts of equal length only"
         )
+    if isinstance(model, Bert):
+        raise WordloomError("the view 'patch' is defined for causal models, not for type Bert")
     rows = torch.cat([row_of(model, ids) for ids in (clean, corrupt)])  # [2, T]
     with evaluating(model):
         states = layer_states(model, rows)  # L + 1 of [2, T, D]

@@ -75,7 +75,7 @@ class WordInTexts(View):
             panel.set_yticks(range(N), numbers)
             panel.tick_params(labelsize=FONT - 1, length=0)
         figure.suptitle(f"cosines of {self.word}, without the mean", fontsize=FONT, parse_math=False)
-        add_colour_bar(panels[-1], image, "cosine", FONT - 1)
+        add_colour_bar(panels, image, "cosine", FONT - 1)
         return figure
 
 

@@ -83,7 +83,9 @@ class Triggers(NamedTuple):
             counts = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["triggers"])
             found = cls(**tensors, tokens=counts["tokens"], read=counts["read"])
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"'{path}' holds no contexts of neurons ({error}); remove it") from None
+            raise CheckpointError(
+                f"'{path}' holds no contexts of neurons ({error}); name another file"
+            ) from None
         return found, counts["made_with"]
 
 

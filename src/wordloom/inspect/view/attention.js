@@ -117,10 +117,10 @@ const seen = new IntersectionObserver((entries) => {
 for (const map of maps) if (map.canvas) seen.observe(map.button);
 
 const turn = make("button", {
-  type: "button", "aria-pressed": "false",
+  type: "button",
   onclick: () => {
     state.to = !state.to;
-    turn.setAttribute("aria-pressed", state.to);
+    turn.textContent = state.to ? "Show which tokens it attends to" : "Show who attends to it";
     paint();
   },
 }, "Show who attends to it");

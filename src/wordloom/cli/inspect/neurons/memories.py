@@ -29,7 +29,7 @@ def command(
     window: int | None = option(
         None, "How many tokens the model reads at once.  [default: max_seq_len]", min=1
     ),
-    top_k: int = option(25, "How many contexts of each neuron to keep.", min=1),
+    top_k: int = option(25, "How many contexts of each neuron to keep.", min=1, max=1000),
     store: Path | None = option(
         None,
         "Keep the contexts in this file. A run that was interrupted goes on from it, and a finished one is "
