@@ -165,9 +165,11 @@ def test_an_answer_ends_at_a_stop_id() -> None:
 
 
 def test_an_answer_that_is_stopped_early_is_kept() -> None:
-    chat = a_chat(random.Random(), "plain", sampling=Sampling(temperature=0, max_new_tokens=30))
-    pieces = chat.ask("count")
-    part = next(pieces)
+    part = None
+    while part is None:  # a few random models end their answer at once
+        chat = a_chat(random.Random(), "plain", sampling=Sampling(temperature=0, max_new_tokens=30))
+        pieces = chat.ask("count")
+        part = next(pieces, None)
     pieces.close()
     assert chat.messages[-1] == Message("assistant", part)
     assert chat._turns[-1].ids[-1] == chat.end

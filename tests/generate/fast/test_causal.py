@@ -243,7 +243,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "kind of norm": (set_on("blocks.1", "ffn_norm", LayerNorm(32)), "ffn_norm is a LayerNorm, not a RMSNorm"),
     "offset of a norm": (set_on("blocks.1", "ffn_norm", RMSNorm(32, offset=1.0)), "ffn_norm.offset is 1.0"),
     "eps of a norm": (set_on("blocks.2.attention_norm", "eps", 0.1), "blocks.2.attention_norm.eps is 0.1"),
-    "no gain": (set_on("", "final_norm", RMSNorm(32, gain=False)), "model.final_norm.weight is new"),
+    "no gain": (set_on("", "final_norm", RMSNorm(32, gain=False)), "model.final_norm.weight is missing"),
     "rotary": (set_on("", "rotary", Rotary(head_dim=8, theta=1.0)), "model.rotary is"),
     "width": (set_on("blocks.0.feed_forward", "up_proj", Linear(32, 41, bias=False)), "out_features is 41"),
     "shape": (set_on("lm_head", "weight", torch.nn.Parameter(torch.zeros(60, 32))), "weight has shape [60"),

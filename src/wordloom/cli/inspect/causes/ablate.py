@@ -29,9 +29,9 @@ def command(
     force: options.FORCE = False,
     json: options.JSON = False,
 ) -> None:
-    """Show what the model loses without each head and feed-forward layer.
+    """Show what the model loses without each of its parts.
 
-    Each is removed in turn, and the change of bits per byte is shown.
+    Each head and feed-forward layer is removed in turn, and the change of bits per byte is shown.
     """
     from wordloom.progress import TerminalReporter
     from wordloom.run import LanguageModel, load_as
