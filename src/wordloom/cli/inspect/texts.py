@@ -101,9 +101,9 @@ def _pieces_to_read(
     def parts() -> Iterator[tuple[Document | Piece, bool, bool]]:
         begins = True
         for piece in pieces([file]):
-            if piece.text or not begins:
+            if piece.text or not begins:  # an empty document has no tokens to read
                 yield piece, begins, piece.last
-            begins = piece.last
+                begins = piece.last
 
     return parts(), "refuse"
 
