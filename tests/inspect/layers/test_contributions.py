@@ -99,7 +99,7 @@ def test_models_without_biases_and_of_two_bytes_have_parts_too(rng: random.Rando
 
 def test_layers_that_change_the_sum_are_refused(rng: random.Random) -> None:
     model = random_model("llama", rng)
-    model.blocks[0].attention.o_proj.register_forward_pre_hook(lambda _, args: (args[0] * 3 + 1,))
+    model.blocks[0].attention.o_proj.register_forward_pre_hook(lambda _, args: (args[0] * 30 + 100,))
     with pytest.raises(WordloomError, match="or has a hook that changes it"):
         contributions(model, [1, 2, 3])
     model = random_model("gpt2", rng)

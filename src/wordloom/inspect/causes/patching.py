@@ -124,7 +124,7 @@ def patching(
         logits = model.lm_head(model.hidden(rows)[:, -1]).float()  # [2, V]
         goals = _goals(logits, target, foil)
         before = _differences(logits, goals)
-        if abs(before[0] - before[1]) < _LEAST:
+        if list(clean) == list(corrupt) or abs(before[0] - before[1]) < _LEAST:
             raise GenerationError("the two texts give equal logits; give texts with different answers")
         effects = [
             (_patched(model, rows[1], layer, x[0], goals) - before[1]) / (before[0] - before[1])
