@@ -100,6 +100,13 @@ def test_recurrent_models_have_the_views_that_are_defined_for_them(name: str, fo
             run(folder, "rnn", VIEWS[name])
 
 
+def test_a_store_and_a_picture_are_two_files(folder: Path, tmp_path: Path) -> None:
+    place = tmp_path / "a.png"
+    with pytest.raises(WordloomError, match="would be written and written"):
+        run(folder, "gpt2", VIEWS["memories"], "--store", place, "--png", place)
+    assert not place.exists()
+
+
 def test_the_flags_of_formats_are_one_option(folder: Path, tmp_path: Path) -> None:
     run(folder, "gpt2", VIEWS["heads"], "--png", tmp_path / "a.png")
     run(folder, "gpt2", VIEWS["heads"], "--svg", tmp_path / "a.svg")

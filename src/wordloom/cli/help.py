@@ -142,12 +142,13 @@ class HelpCommand(TyperCommand):
     """A command whose help shows its options in the panels of :data:`PANELS`, and its :data:`EXAMPLES`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read ``args``; raise UsageError for an option with several names that is given twice."""
+        """Read ``args``; raise UsageError if an option with several names is given twice."""
+        before = args[: args.index("--")] if "--" in args else args
         for parameter in self.params:
-            names = parameter.opts if len(parameter.opts) > 1 and parameter.nargs == 1 else ()
-            given = [name for argument in args if (name := argument.partition("=")[0]) in names]
             takes_one = not getattr(parameter, "is_flag", False) and not getattr(parameter, "multiple", False)
-            if len(given) > 1 and takes_one:
+            names = parameter.opts if takes_one and len(parameter.opts) > 1 else ()
+            given = [name for argument in before if (name := argument.partition("=")[0]) in names]
+            if len(given) > 1:
                 raise UsageError(f"{' and '.join(given)} are one option, which takes one value; give it once")
         return super().parse_args(ctx, args)
 

@@ -51,6 +51,7 @@ class Lens(View):
             "nats": self.nats.tolist(),
             "ranks": self.ranks.tolist(),
             "likeliest": self.likeliest,
+            "is_open": self.is_open,
         }
 
     def tables(self) -> list[Table]:

@@ -71,7 +71,7 @@ class Memories(View):
             (f"layer {layer}", f"{share:.2%}", f"{random:.2%}", f"{self.chance:.3%}")
             for layer, (share, random) in enumerate(zip(self.agreement, self.shuffled, strict=True))
         ]
-        title = f"Of {self.per_layer:,} neurons, those whose most promoted token follows their first trigger"
+        title = f"Of {self.per_layer:,} neurons in a layer: most promoted token follows the first trigger"
         tables = [Table(title, ("layer", "agreement", "paired at random", "1 / vocabulary"), shares)]
         for neuron in self.neurons:
             promoted = ", ".join(f"{visible(word)} {share:.1%}" for word, share in neuron.promotes)

@@ -1,4 +1,4 @@
-// The text, each token coloured by its attribution: red adds to the score, blue takes from it.
+// The text, each token coloured by its attribution: orange adds to the score, blue takes from it.
 const data = read("attribution");
 const view = document.getElementById("view");
 const most = Math.max(0, ...data.values.map(Math.abs)) || 1;
@@ -12,7 +12,7 @@ const words = data.tokens.map((token, at) => make("span", {
 const rows = data.tokens.map((token, at) => make("tr", {},
   make("th", { scope: "row" }, shown(token)), make("td", {}, signed(data.values[at])))); 
 view.append(
-  make("p", {}, "Red tokens add to the score, blue ones take from it."),
+  make("p", {}, "Orange tokens add to the score, blue ones take from it."),
   make("div", { class: "text" }, ...words),
   make("table", {}, make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "token"), make("th", { scope: "col" }, "adds"))),
     make("tbody", {}, ...rows)));

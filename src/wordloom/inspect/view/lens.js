@@ -28,7 +28,7 @@ function move(event) {
 
 function cell(layer, at) {
   const [token, share] = data.likeliest[layer][at][0];
-  const right = token === data.targets[at];
+  const right = token === data.targets[at] && !(data.is_open && at === data.tokens.length - 1);
   const look = (event) => describe(layer, at);
   return make("td", {
     style: `background:${shade(share)};${right ? "font-weight:700" : ""}`, "data-layer": layer, "data-at": at,

@@ -54,10 +54,12 @@ def measure(model: Any, facts: Facts, *, orders: int = ORDERS) -> Losses:
 
 
 def _int8(weight: Tensor) -> Tensor:
+    """Return weight [N, K] as a model that is loaded in int8 reads it, [N, K]."""
     return dequantize(quantize(weight), *weight.shape)
 
 
 def _int4(weight: Tensor) -> Tensor:
+    """Return weight [N, K] as llama.cpp reads it from Q4_0, [N, K]."""
     rows, columns = weight.shape
     groups = F.pad(weight, (0, -columns % 32)).view(rows, -1, 32)
     place = groups.abs().argmax(dim=-1, keepdim=True)
@@ -76,8 +78,8 @@ def rounded(model: nn.Module, to: str) -> Iterator[None]:
     """Round the matrices of ``model`` within the block; norms and biases stay float32.
 
     ``to`` is one of ROUNDINGS.  int8 rounds as loading a model in int8 does.  int4 is llama.cpp's Q4_0:
-    32 weights of a row share a scale in float16, and each has one of 16 levels.  It leaves the embedding,
-    which the head shares, in int8, as methods of 4 bits do not round it to 4.
+    32 weights of a row share a scale in float16, and each has one of 16 levels.  The embedding, which is also
+    the head, keeps int8: llama.cpp and GPTQ do not round a head to 4 bits either.
     """
     matrices = {name: parameter for name, parameter in model.named_parameters() if parameter.dim() == 2}
     before = {name: parameter.detach().clone() for name, parameter in matrices.items()}

@@ -54,7 +54,7 @@ def command(
         refuse(ctx, "--neuron names the neurons to show", "most")
     chosen = [_neuron(text) for text in neuron or ()]
     if store is not None:
-        refuse_existing(store, force=True)
+        refuse_existing(store, html, plot=plot, force=True)  # three files
     lm = load_as(LanguageModel, ctx.obj, purpose="the view 'memories'")
     check_neurons(lm.model, chosen)
     windows = windows_to_read(lm, ctx.obj, file, tokens=tokens, window=window)
