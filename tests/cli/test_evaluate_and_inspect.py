@@ -180,6 +180,23 @@ def test_inspect_attention(checkpoint, tmp_path):
     assert "██" in people
 
 
+@pytest.mark.parametrize("view", ["attention", "lens", "memories", "ablate", "positions"])
+def test_views_take_special_tokens_as_their_error_says(checkpoint, view, tmp_path):
+    tokenizer = Tokenizer.from_pretrained(checkpoint)
+    special = tokenizer.id_to_token(257)
+    (tmp_path / "text.txt").write_text(f"The dog {special} ran.")
+    text = ["--prompt", f"The {special}"] if view == "attention" else ["--file", str(tmp_path / "text.txt")]
+    command = ["inspect", str(checkpoint), view, *text, "--json"]
+    with pytest.raises(TokenizerError, match=r"\(--specials text, "):
+        CliRunner().invoke(app, command, catch_exceptions=False)
+    for specials in ("text", "interpret"):
+        taken = CliRunner().invoke(app, [*command, "--specials", specials], catch_exceptions=False)
+        assert taken.exit_code == 0
+        if view == "attention":
+            length = 4 + (1 if specials == "interpret" else len(special))
+            assert len(json.loads(taken.stdout)["ids"]) == length
+
+
 def test_chat_takes_special_tokens_as_its_error_says(checkpoint):
     command = ["chat", str(checkpoint), "--max-new-tokens", "2"]
     special = Tokenizer.from_pretrained(checkpoint).id_to_token(257)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import random
@@ -562,6 +563,34 @@ def test_a_run_killed_between_checkpoints_repeats_the_lost_steps(
     assert files(tmp_path / "killed") == files(tmp_path / "whole")
 
 
+def test_a_full_disk_at_the_end_loses_no_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rng: random.Random
+) -> None:
+    """The first write into the run's folder after training fails, then the run is resumed."""
+    from wordloom.lab.capacity import experiment
+
+    given = small()
+    run(tmp_path / "straight", given)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    name = rng.choice(["save_weights", "write_text", "sync_tree"])
+    whole = getattr(experiment, name)
+
+    def full_at_the_end(*given: Any) -> None:
+        folder = given[-1] if name == "save_weights" else given[0]
+        (full if folder in (tmp_path / "run", tmp_path / "run" / "result.json") else whole)(*given)
+
+    monkeypatch.setattr(experiment, name, full_at_the_end)
+    with pytest.raises(CheckpointError, match=r"could not write the result into .*No space left.*--resume"):
+        run(tmp_path / "run", given)
+    monkeypatch.undo()
+    run(tmp_path / "run", {}, resume=True)
+    for name in ("model.safetensors", "result.json"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "straight" / name).read_bytes()
+
+
 def test_runs_are_compared_by_people_and_seed(tmp_path: Path) -> None:
     for people, seed, family in ((12, 0, "gpt2"), (12, 1, "gpt2"), (24, 0, "gpt2"), (12, 0, "llama")):
         run(
@@ -589,6 +618,7 @@ def test_mistakes_are_errors(tmp_path: Path) -> None:
         ({"exposures": 0}, "exposures must be 1 or more"),
         ({"learning_rate": 0.0}, "learning_rate must be above 0"),
         ({"dim": 100, "family": "gpt2", "layers": 0}, "layers must be 1 or more"),
+        ({"batch_size": 73}, "batch_size must be at most 72, the rows of all exposures, not 73"),
         ({"dim": 33}, "dim must be a multiple of 2, not 33"),
         ({"dim": 130, "family": "llama"}, "dim must be a multiple of 4, not 130"),
     ):

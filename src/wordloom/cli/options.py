@@ -84,6 +84,13 @@ SPECIALS = Annotated[
     Literal["refuse", "text", "interpret"],
     Option(help="Special tokens that occur in the text: refuse them, or read them as text or as tokens."),
 ]
+VIEW_SPECIALS = Annotated[
+    Literal["refuse", "text", "interpret"] | None,
+    Option(
+        help="Special tokens that occur in the text: refuse them, or read them as text or as tokens.  "
+        "[default: refuse; as in training for the data of the recipe, and as tokens for an encoder's prompt]"
+    ),
+]
 ENCODING_ERRORS = Annotated[
     Literal["strict", "replace"],
     Option(help="Text that is not UTF-8: report an error, or replace the wrong bytes with U+FFFD."),

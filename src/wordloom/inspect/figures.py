@@ -10,8 +10,10 @@ words stay text, which can be searched and is shown in the reader's own fonts.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -40,6 +42,7 @@ ADDS, TAKES = "#D55E00", "#0072B2"  # warm colours add to a score and cold ones 
 FONT = 9.0  # points
 NAME: dict[str, Any] = {"fontsize": FONT, "color": INK, "parse_math": False}  # the style of names of axes
 _DPI = 200
+_NOT_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # no file of XML may hold these
 _SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "wordloom", "path.simplify": True}
 
 
@@ -78,7 +81,16 @@ def drawn_figure(make: Callable[[], Any], texts: Sequence[str], file: IO[bytes],
             _keep_text(figure)
         # without a date, equal figures give equal files
         metadata = {".png": None, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[suffix]
-        figure.savefig(file, format=suffix[1:], dpi=_DPI, metadata=metadata)
+        if suffix != ".svg":
+            figure.savefig(file, format=suffix[1:], dpi=_DPI, metadata=metadata)
+            return
+        drawing = io.StringIO()
+        figure.savefig(drawing, format="svg", dpi=_DPI, metadata=metadata)
+        file.write(_NOT_XML.sub(_code, drawing.getvalue()).encode())
+
+
+def _code(found: re.Match[str]) -> str:
+    return f"\\x{ord(found[0]):02x}"
 
 
 def _keep_text(figure: Any) -> None:

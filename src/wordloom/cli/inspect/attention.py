@@ -32,6 +32,7 @@ def attention(
     prompt: Annotated[str, Option(help="The text that the model reads.")],
     layer: int | None = option(None, "The layer, from 0.  [default: the last; with --plot all]", min=0),
     head: options.HEAD = None,
+    specials: options.VIEW_SPECIALS = None,
     plot: options.PLOT = None,
     html: HTML = None,
     force: options.FORCE = False,
@@ -45,8 +46,8 @@ def attention(
     check_outputs(ctx, plot, html, force=force)
     _check_json(ctx, plot, json=json)
     loaded = load_reader(ctx.obj, "attention")
-    specials: Specials = "interpret" if isinstance(loaded, TextEncoder) else "refuse"  # a text may have masks
-    ids = ids_to_read(loaded, prompt, specials)
+    usual: Specials = "interpret" if isinstance(loaded, TextEncoder) else "refuse"  # a text may have masks
+    ids = ids_to_read(loaded, prompt, specials or usual)
     seen = attention_map(loaded.model, ids, list(map(namer(loaded.text_tokenizer), ids)))
     chosen = len(seen.weights) - 1 if layer is None else layer
     seen.head(chosen, head)  # report a wrong layer or head before any work

@@ -16,6 +16,7 @@ from wordloom.cli.usage import check_plot, short_names
 
 if TYPE_CHECKING:
     from wordloom.evaluate.positions import PositionBits
+    from wordloom.text import Specials
 
 
 def command(
@@ -33,6 +34,7 @@ def command(
         metavar="PATTERN",
     ),
     beside: options.BESIDE = None,
+    specials: options.VIEW_SPECIALS = None,
     plot: options.PLOT = None,
     force: options.FORCE = False,
     json: options.JSON = False,
@@ -49,7 +51,7 @@ def command(
             name = names[folder]
             if kind is not None:
                 name = kind if len(folders) == 1 else f"{name}, {kind}"
-            found[name] = _bits(folder, kind, file, first, window)
+            found[name] = _bits(folder, kind, file, first, window, specials)
     if plot is not None:
         draw_positions(plot, found)
     if json:
@@ -68,7 +70,14 @@ def _at(groups: list[PositionBits], first: int) -> str:
     return next((f"{group.bits_per_byte:.4f}" for group in groups if group.first == first), "")
 
 
-def _bits(folder: str, attention: str | None, file: str | None, first: int | None, window: int | None) -> Any:
+def _bits(
+    folder: str,
+    attention: str | None,
+    file: str | None,
+    first: int | None,
+    window: int | None,
+    specials: Specials | None,
+) -> Any:
     from wordloom.evaluate.positions import bits_by_position
     from wordloom.models.building.attention import set_attention
     from wordloom.run import LanguageModel, load_as
@@ -76,5 +85,5 @@ def _bits(folder: str, attention: str | None, file: str | None, first: int | Non
     lm = load_as(LanguageModel, folder, purpose="the view 'positions'")
     if attention is not None:
         set_attention(lm.model, attention)
-    documents, specials = texts_to_read(folder, file, first)
-    return bits_by_position(lm.model, lm.text_tokenizer, documents, window=window, specials=specials)
+    documents, chosen = texts_to_read(folder, file, first, specials=specials)
+    return bits_by_position(lm.model, lm.text_tokenizer, documents, window=window, specials=chosen)

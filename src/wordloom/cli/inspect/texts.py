@@ -38,25 +38,32 @@ def ids_to_read(loaded: LanguageModel | TextEncoder, text: str, specials: Specia
 
 
 def texts_to_read(
-    folder: str, file: str | None, first: int | None = None
+    folder: str, file: str | None, first: int | None = None, *, specials: Specials | None = None
 ) -> tuple[Iterable[Document], Specials]:
     """Return the ``first`` documents of ``file``, or of the validation data of the recipe in ``folder``.
 
-    The second value says how to read special tokens in them.
+    The second value says how to read special tokens in them: as ``specials`` if it is given.
     """
-    from wordloom.data import documents
+    from wordloom.data import documents as read
     from wordloom.recipe.data import TextData
     from wordloom.run.checkpoint.loaders import read_checkpoint
     from wordloom.run.prepare import recipe_corpus
 
     if file is not None:
-        return islice(documents([file]), first), "refuse"
+        return islice(read([file]), first), specials or "refuse"
     recipe = read_checkpoint(folder).validation_recipe
-    return islice(recipe_corpus(recipe).documents("validation"), first), recipe.data_as(TextData).specials
+    documents = islice(recipe_corpus(recipe).documents("validation"), first)
+    return documents, specials or recipe.data_as(TextData).specials
 
 
 def windows_to_read(
-    lm: LanguageModel, folder: str, file: str | None, *, tokens: int, window: int | None
+    lm: LanguageModel,
+    folder: str,
+    file: str | None,
+    *,
+    tokens: int,
+    window: int | None,
+    specials: Specials | None = None,
 ) -> Iterator[Sequence[int]]:
     """Yield windows over the documents of :func:`texts_to_read`, until they predict ``tokens`` tokens.
 
@@ -70,8 +77,8 @@ def windows_to_read(
     if window is not None and limit is not None and window > limit:
         raise GenerationError(f"--window is {window:,}, and the model takes {limit:,} tokens at once")
     width = window or limit or 512
-    texts, specials = _pieces_to_read(folder, file)
-    reader = Reader(lm.text_tokenizer, start="auto", end="auto", specials=specials)
+    texts, chosen = _pieces_to_read(folder, file, specials)
+    reader = Reader(lm.text_tokenizer, start="auto", end="auto", specials=chosen)
     left, unread = tokens, list[int]()
     for piece, begins, ends in texts:
         unread += [*(reader.before if begins else ()), *reader.ids(piece), *(reader.after if ends else ())]
@@ -86,7 +93,7 @@ def windows_to_read(
 
 
 def _pieces_to_read(
-    folder: str, file: str | None
+    folder: str, file: str | None, specials: Specials | None
 ) -> tuple[Iterator[tuple[Document | Piece, bool, bool]], Specials]:
     """Return :func:`texts_to_read` in pieces, each with whether it begins and whether it ends a document.
 
@@ -95,8 +102,8 @@ def _pieces_to_read(
     from wordloom.data.text.documents import pieces
 
     if file is None:
-        documents, specials = texts_to_read(folder, None)
-        return ((document, True, True) for document in documents if document.text), specials
+        documents, chosen = texts_to_read(folder, None, specials=specials)
+        return ((document, True, True) for document in documents if document.text), chosen
 
     def parts() -> Iterator[tuple[Document | Piece, bool, bool]]:
         begins = True
@@ -105,7 +112,7 @@ def _pieces_to_read(
                 yield piece, begins, piece.last
                 begins = piece.last
 
-    return parts(), "refuse"
+    return parts(), specials or "refuse"
 
 
 def token_of(tokenizer: Tokenizer, text: str, option: str) -> int:

@@ -62,7 +62,11 @@ class Settings:
             raise ConfigError(f"learning_rate must be above 0 and finite, not {self.learning_rate}")
         if not 0 <= self.weight_decay < 1_000:
             raise ConfigError(f"weight_decay must be from 0 to below 1,000, not {self.weight_decay}")
-        _ = self.facts  # raises ConfigError for too many people
+        facts = self.facts  # raises ConfigError for too many people
+        if self.batch_size is not None and self.batch_size > (rows := facts.rows(self.exposures)):
+            raise ConfigError(
+                f"batch_size must be at most {rows:,}, the rows of all exposures, not {self.batch_size:,}"
+            )
 
     @cached_property
     def facts(self) -> Facts:

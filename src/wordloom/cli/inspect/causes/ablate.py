@@ -24,6 +24,7 @@ def command(
     value: Literal["zero", "mean"] = option(
         "zero", "What replaces the output of a part: zero, or its mean over the text."
     ),
+    specials: options.VIEW_SPECIALS = None,
     plot: options.PLOT = None,
     html: HTML = None,
     force: options.FORCE = False,
@@ -39,7 +40,7 @@ def command(
 
     check_outputs(ctx, plot, html, force=force)
     lm = load_as(LanguageModel, ctx.obj, purpose="the view 'ablate'")
-    documents, specials = texts_to_read(ctx.obj, file)
+    documents, chosen = texts_to_read(ctx.obj, file, specials=specials)
     with TerminalReporter().progress(n_parts(lm.model)) as advance:
         view = ablation(
             lm.model,
@@ -48,7 +49,7 @@ def command(
             value=value,
             tokens=tokens,
             window=window,
-            specials=specials,
+            specials=chosen,
             progress=lambda n: advance(n, "parts"),
         )
     show(view, plot=plot, html=html, json=json)

@@ -25,6 +25,7 @@ def command(
         None, "How many tokens the model reads at once.  [default: max_seq_len]", min=1
     ),
     top_k: int = option(5, "How many predictions of each token --json and --html hold.", min=1),
+    specials: options.VIEW_SPECIALS = None,
     plot: options.PLOT = None,
     html: HTML = None,
     force: options.FORCE = False,
@@ -44,7 +45,7 @@ def command(
     if prompt is None:
         refuse(ctx, "--top-k is for one text: give --prompt", "top_k")
     else:
-        refuse(ctx, "--prompt shows one text", "tokens", "window")
+        refuse(ctx, "--prompt shows one text", "tokens", "window", "specials")
         if file is not None:
             raise GenerationError("both --prompt and --file name a text to read; give one of them")
     lm = load_as(LanguageModel, ctx.obj, purpose="the view 'lens'")
@@ -55,6 +56,6 @@ def command(
         show(view, plot=plot, html=html, json=json)
         return
     with TerminalReporter().progress(tokens) as advance:
-        windows = windows_to_read(lm, ctx.obj, file, tokens=tokens, window=window)
+        windows = windows_to_read(lm, ctx.obj, file, tokens=tokens, window=window, specials=specials)
         summary = lens_summary(lm.model, windows, progress=lambda n: advance(n, ""))
     show(summary, plot=plot, html=html, json=json)

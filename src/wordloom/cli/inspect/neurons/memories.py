@@ -36,6 +36,7 @@ def command(
         "shown at once.",
         metavar="FILE",
     ),
+    specials: options.VIEW_SPECIALS = None,
     plot: options.PLOT = None,
     html: HTML = None,
     force: options.FORCE = False,
@@ -57,7 +58,7 @@ def command(
         refuse_existing(store, html, plot=plot, force=True)  # three files
     lm = load_as(LanguageModel, ctx.obj, purpose="the view 'memories'")
     check_neurons(lm.model, chosen)
-    windows = windows_to_read(lm, ctx.obj, file, tokens=tokens, window=window)
+    windows = windows_to_read(lm, ctx.obj, file, tokens=tokens, window=window, specials=specials)
     weights = "" if store is None else weights_fingerprint(ctx.obj)
     with TerminalReporter().progress(tokens) as advance:
         triggers = find_triggers(
