@@ -24,6 +24,7 @@ from wordloom.kernels import programs
 from wordloom.kernels.decoding.integers import integers_room, project_integers
 from wordloom.kernels.threads import one_thread
 from wordloom.nn import fused
+from wordloom.nn.dropout import dropout
 from wordloom.nn.quantized import quantize
 from wordloom.nn.recurrent import CELLS, Recurrent
 
@@ -60,7 +61,7 @@ def elementwise(dtype: torch.dtype) -> Iterator[Case]:
         "rms_norm", [x, weight], lambda x, w: fused.rms_norm(x, w, 1e-5),
         lambda x, w: F.rms_norm(x.float(), (D,), w, 1e-5).to(x.dtype),
     )  # fmt: skip
-    yield pair("dropout", [x], lambda x: fused.dropout(x, 0.1, True), lambda x: F.dropout(x, 0.1, True))
+    yield pair("dropout", [x], lambda x: dropout(x, 0.1, True), lambda x: F.dropout(x, 0.1, True))
     heads, angle = leaf(B, T, 8, D // 8, dtype=dtype), torch.rand(1, T, D // 16)
     cos, sin = angle.cos(), angle.sin()
 

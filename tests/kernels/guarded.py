@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from wordloom.kernels import programs
-from wordloom.nn import fused, recurrent_kernels
+from wordloom.nn import dropout, fused, recurrent_kernels
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -73,7 +73,7 @@ def guarded_programs(*, at_end: bool) -> Iterator[list[str]]:
         rooms.append(memory)
         return torch.from_numpy(memory.array(np.float32, floats))
 
-    users = (programs, fused, recurrent_kernels)
+    users = (programs, dropout, fused, recurrent_kernels)
     programs_memory, programs.scratch_memory = programs.scratch_memory, scratch_memory
     for module in users:
         module.run = run

@@ -51,43 +51,6 @@ def test_swiglu(dtype, shape):
 
 
 @both_dtypes
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-def test_dropout(dtype, p):
-    x = draw(300, 500, dtype=dtype)
-    torch.manual_seed(3)
-    y = fused.dropout(x, p, True)
-    (grad,) = torch.autograd.grad(y.sum(), x)
-    kept, scale = y != 0, torch.tensor(1 / (1 - p))
-    assert torch.equal(grad, (kept * scale).to(dtype))
-    assert torch.equal(y, (x.float() * kept * scale).to(dtype))
-    share, off = kept.double().mean(), (p * (1 - p) / x.numel()) ** 0.5
-    assert abs(share - (1 - p)) < 5 * off
-    torch.manual_seed(3)
-    assert torch.equal(fused.dropout(x, p, True), y)
-    assert fused.dropout(x, p, False) is x
-    assert fused.dropout(x, 0.0, True) is x
-    assert not fused.dropout(x, 1.0, True).any()
-
-
-def test_what_is_dropped_is_dropped_by_chance_alone():
-    """Neighbours, rows, bits of the place and other seeds tell nothing about it: 5 deviations at most."""
-    n, p = 1 << 20, 0.3
-    ones, kept = torch.ones(n), []
-    for seed in torch.randint(1 << 62, (5,), generator=torch.Generator().manual_seed(5)).tolist():
-        kept.append((fused._dropped(ones, p, seed) > 0).double() - (1 - p))
-    pairs = [(a, b) for i, a in enumerate(kept) for b in kept[:i]]
-    pairs += [(a[step:], a[:-step]) for a in kept for step in (1, 2, 3, 4, 16, 32, 500, 1024, 1 << 16)]
-    pairs += [(a[1:], b[:-1]) for a in kept for b in kept if a is not b]
-    for a, b in pairs:
-        assert abs((a * b).sum()) < 5 * p * (1 - p) * n**0.5
-    places = torch.arange(n)
-    for a in kept:
-        assert abs(a.sum()) < 5 * (p * (1 - p) * n) ** 0.5
-        for bit in range(20):
-            assert abs(a[(places >> bit) & 1 == 1].sum()) < 5 * (p * (1 - p) * n / 2) ** 0.5
-
-
-@both_dtypes
 @pytest.mark.parametrize("shape", [(1, 5), (2, 3, 37), (200, 64)])
 def test_rms_norm(dtype, shape):
     inputs = [draw(*shape, dtype=dtype), draw(shape[-1], seed=1)]

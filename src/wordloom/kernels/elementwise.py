@@ -157,12 +157,19 @@ def rotate(
 
 @parallel
 @exact
-def dropout(start: int, stop: int, seed: int, chance: int, scale: float, x: Stored, y: Stored) -> None:
-    """y [n] = x [n] * scale, or 0 where 32 bits, a hash of the place and the seed, are below ``chance``.
+def dropout(
+    start: int, stop: int, size: int, seeds: Integers, chance: int, scale: float, x: Stored, y: Stored
+) -> None:
+    """y [R, size] = x * scale, or 0 where 32 bits, a hash of the place in a row, are below ``chance``.
 
-    The same seed drops the same elements again, so no mask is kept.
+    Each row has a seed of the hash.  The same seeds drop the same elements again, so no mask is kept.
     """
-    low, high, least = np.uint32(seed), np.uint32(seed >> 32), np.uint32(chance)
-    for i in range(start, stop):
-        h = hashed(np.uint32(i), low, high)
-        store(y, i, load(x, i) * scale if h >= least else f4(0.0))
+    least, i = np.uint32(chance), start
+    while i < stop:
+        row = i // size
+        first, end = row * size, min(stop, (row + 1) * size)
+        low, high = np.uint32(seeds[row]), np.uint32(seeds[row] >> 32)
+        for at in range(i, end):
+            h = hashed(np.uint32(at - first), low, high)
+            store(y, at, load(x, at) * scale if h >= least else f4(0.0))
+        i = end

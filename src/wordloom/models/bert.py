@@ -43,8 +43,8 @@ from wordloom.nn.attention import (
     patterns_of_layers,
 )
 from wordloom.nn.attention.longformer import check_global_tokens
+from wordloom.nn.dropout import dropout
 from wordloom.nn.feed_forward import activation
-from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
 
 

@@ -37,7 +37,7 @@ from wordloom.nn import Attention, LayerNorm, Swish
 from wordloom.nn.attention import positions_and_visibility
 from wordloom.nn.attention.visibility import Visibility
 from wordloom.nn.cache import DecoderCache, LayerCache
-from wordloom.nn.fused import dropout
+from wordloom.nn.dropout import dropout
 from wordloom.nn.head import Head
 from wordloom.nn.memory import Memory
 

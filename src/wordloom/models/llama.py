@@ -38,7 +38,7 @@ from wordloom.nn.attention import (
     positions_and_visibility,
 )
 from wordloom.nn.cache import KeyValueCache, LayerCache
-from wordloom.nn.fused import dropout
+from wordloom.nn.dropout import dropout
 from wordloom.nn.head import Head
 
 

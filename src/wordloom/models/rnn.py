@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from wordloom.errors import ConfigError
 from wordloom.models.checks import check_settings, dropout_or, fills_everything
 from wordloom.nn.cache import RecurrentCache
-from wordloom.nn.fused import dropout
+from wordloom.nn.dropout import dropout
 from wordloom.nn.head import Head
 from wordloom.nn.linear import Linear
 from wordloom.nn.recurrent import Recurrent
@@ -170,7 +170,8 @@ class RNN(nn.Module):
         p, x = self.config.word_dropout, self.token_embedding(tokens)
         if not (p and self.training):
             return x
-        return x * dropout(x.new_ones(self.config.vocab_size, 1), p, True)[tokens]  # [B, T, D] * [B, T, 1]
+        kept = dropout(x.new_ones(self.config.vocab_size, 1), p, True, shared=True)
+        return x * kept[tokens]  # [B, T, D] * [B, T, 1]
 
     def _dropped(self, x: Tensor, p: float) -> Tensor:
         """x [B, T, D] with dropout ``p`` in training; the same components at all steps if ``variational``."""

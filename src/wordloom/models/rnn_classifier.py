@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.checks import check_labels, check_settings, dropout_or, fills_everything
-from wordloom.nn.fused import dropout
+from wordloom.nn.dropout import dropout
 from wordloom.nn.linear import Linear
 from wordloom.nn.recurrent import Recurrent
 

@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.checks import check_settings, dropout_or, fills_everything
 from wordloom.nn.cache import RecurrentCache
-from wordloom.nn.fused import dropout
+from wordloom.nn.dropout import dropout
 from wordloom.nn.head import Head
 from wordloom.nn.linear import Linear
 from wordloom.nn.memory import Memory
@@ -276,7 +276,8 @@ class Seq2Seq(nn.Module):
         """prefix [B, T], which continues the cached tokens -> [B, T, H], the vectors for ``lm_head``."""
         forced = None
         if self.training and self.teacher_forcing < 1.0 and cache is None:
-            forced = torch.rand(prefix.shape, device=prefix.device) < self.teacher_forcing
+            ones = torch.ones(prefix.shape, device=prefix.device)
+            forced = dropout(ones, 1.0 - self.teacher_forcing, True) > 0  # drawn by sample and place
         o, states, _ = self._decode(prefix, memory, cache, forced)
         if cache is not None:
             for i, state in enumerate([*states, (o[:, -1:],)] if self.config.input_feeding else states):

@@ -32,7 +32,7 @@ from wordloom.models.gpt import GPT, GPTConfig
 from wordloom.models.gpt2 import GPT2, GPT2Config
 from wordloom.models.llama import Llama, LlamaConfig
 from wordloom.models.roberta import Roberta, RobertaConfig
-from wordloom.nn.fused import dropout
+from wordloom.nn.dropout import dropout
 from wordloom.nn.linear import Linear
 
 SUMMARIES = ("classification", "regression", "multiple_choice")  # tasks that read one vector per text

@@ -50,7 +50,7 @@ from wordloom.nn.attention import (
     positions_and_visibility,
 )
 from wordloom.nn.cache import DecoderCache, LayerCache
-from wordloom.nn.fused import dropout
+from wordloom.nn.dropout import dropout
 from wordloom.nn.head import Head
 from wordloom.nn.memory import Memory
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wordloom.errors import ConfigError, did_you_mean
-from wordloom.nn.fused import dropout, gelu_tanh, swiglu
+from wordloom.nn.dropout import dropout
+from wordloom.nn.fused import gelu_tanh, swiglu
 from wordloom.nn.linear import Linear
 
 

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from wordloom.kernels import programs
 from wordloom.kernels.acceptance import fall_back, plain
 from wordloom.kernels.programs import SHARES, fits, run
+from wordloom.nn.dropout import as_argument, row_seeds
 from wordloom.nn.linear import has_amx, mkl_is_a_guest
 
 # With fewer queries than this, copying the keys takes as long as the products, and PyTorch's forward pass is
@@ -52,13 +53,6 @@ def _float32(t: Tensor, shape: torch.Size) -> bool:
         fall_back("a fused layer", f"a tensor is a {type(t).__name__}")
         return False
     return t.dtype == torch.float32 and t.device.type == "cpu" and t.shape == shape
-
-
-def dropout(x: Tensor, p: float, training: bool) -> Tensor:
-    """``F.dropout(x, p, training)`` without a mask in memory: PyTorch's generator seeds a hash."""
-    if training and 0.0 < p < 1.0 and fits(x):
-        return _Dropout.apply(x, p)  # type: ignore[no-untyped-call]
-    return F.dropout(x, p, training)
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
@@ -185,17 +179,15 @@ def attention(
 
     q [B, H, T, E]; k, v [B, K, S, E], head h of q with head h // (H / K) of k -> [B, H, T, E].
     ``keys`` [B or 1, S] is True for visible keys; None means all.  A query without visible keys gives zeros.
-    ``dropout`` of the weights keeps no mask in memory: PyTorch's generator seeds a hash.
+    ``dropout`` of the weights keeps no mask in memory: see :mod:`wordloom.nn.dropout`.
     """
-    seed = int(torch.randint(1 << 62, ())) if dropout else 0
-    return _Attention.apply(q, k, v, keys, scale, is_causal, dropout, seed)  # type: ignore[no-untyped-call]
+    seeds = as_argument(row_seeds(len(q))) if dropout else None
+    return _Attention.apply(q, k, v, keys, scale, is_causal, dropout, seeds)  # type: ignore[no-untyped-call]
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, keys: Tensor | None, *settings: float | int
-    ) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, keys: Tensor | None, *settings: Any) -> Tensor:
         B, H, T, E = q.shape
         out = q.new_empty(B, T, H, E)
         sums = q.new_empty(B, H, T, dtype=torch.float32)
@@ -224,31 +216,13 @@ def _run_attention(
     from wordloom.kernels.attention.dense import scratch_elements
 
     (_, H, T, E), (B, K, S) = q.shape, k.shape[:3]
-    scale, is_causal, dropout, seed = settings
+    scale, is_causal, dropout, seeds = settings
     steps = [t.stride(axis) for t in (q, k, v) for axis in (0, 2, 1)]
     run(
         f"attention.dense.{name}", q.dtype, B * K, attention_products(E), T, S, E, H, K, scale, is_causal,
-        keys, seed, int(dropout * (1 << 32)), 1.0 / (1.0 - dropout), q, k, v, *steps, *others,
+        keys, seeds, int(dropout * (1 << 32)), 1.0 / (1.0 - dropout), q, k, v, *steps, *others,
         scratch=scratch_elements(S, E),
     )  # fmt: skip
-
-
-class _Dropout(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
-        ctx.p, ctx.seed = p, int(torch.randint(1 << 62, ()))
-        return _dropped(x, p, ctx.seed)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _dropped(grad.contiguous(), ctx.p, ctx.seed), None
-
-
-def _dropped(x: Tensor, p: float, seed: int) -> Tensor:
-    y = torch.empty_like(x)
-    run("elementwise.dropout", x.dtype, x.numel(), seed, int(p * (1 << 32)), 1.0 / (1.0 - p), x, y)
-    return y
 
 
 class _GeluTanh(torch.autograd.Function):

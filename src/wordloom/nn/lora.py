@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wordloom.errors import ConfigError
+from wordloom.nn.dropout import dropout
 from wordloom.nn.quantized import Int8Linear, float_weight
 
 Base = nn.Linear | Int8Linear
@@ -117,7 +118,7 @@ class LoraLinear(nn.Module):
         adapter = self.adapters[self.active]
         assert isinstance(adapter, LowRank)
         share = adapter.settings.dropout if self.training else 0.0
-        dropped = F.dropout(x, share) if share else x
+        dropped = dropout(x, share, True) if share else x
         taken = dropped if torch.is_autocast_enabled(x.device.type) else dropped.to(adapter.A.dtype)
         narrow = F.linear(taken, adapter.A) * adapter.settings.scale  # [.., r]
         factors = adapter.factors(self.base)

@@ -37,7 +37,7 @@ from torch.nn import functional as F
 
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.kernels.acceptance import fall_back, plain
-from wordloom.nn.fused import dropout
+from wordloom.nn.dropout import dropout
 from wordloom.nn.linear import Linear, product_dtype, widens
 from wordloom.nn.recurrent_kernels import Weights, fits, run_sequence
 from wordloom.nn.unmodified import modification
@@ -231,7 +231,7 @@ class Recurrent(nn.Module):
         """
         reason = modification(self.hidden_proj, Linear)
         if not reason:
-            return dropout(self.hidden_proj.weight, self.weight_drop, self.training)
+            return dropout(self.hidden_proj.weight, self.weight_drop, self.training, shared=True)
         if self.weight_drop and self.training:
             raise ConfigError(
                 f"weight_drop needs hidden_proj's own matrix, and that layer is modified ({reason}); set "

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from wordloom.data.batches.mixed import MixedBatch
+from wordloom.nn.dropout import samples_of_rows
 from wordloom.objectives import Loss, Objective
 from wordloom.training.hooks import Log, finished_weights
 from wordloom.training.trainer import Hook, StepRecord, Trainer, scored_items
@@ -33,11 +34,14 @@ class WithOldTask:
 
     def __call__(self, model: Any, batch: MixedBatch) -> Loss:
         if batch.old is None:
-            return self.new(model, batch.new)
-        old = self.old(body_of(model), batch.old)
+            with samples_of_rows(batch.new_samples):
+                return self.new(model, batch.new)
+        with samples_of_rows(batch.old_samples):
+            old = self.old(body_of(model), batch.old)
         if batch.new is None:
             return old
-        new = self.new(model, batch.new)
+        with samples_of_rows(batch.new_samples):
+            new = self.new(model, batch.new)
         total = torch.cat([new.total.reshape(-1), self.weight * old.total.reshape(1)])
         return Loss(total, torch.cat([new.count.reshape(-1), old.count.reshape(1)]))
 

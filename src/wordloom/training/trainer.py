@@ -1,8 +1,8 @@
 """The training loop, which all recipes share.
 
 Runs differ in their objective, batches, hooks and model.  A step is a pure function of (weights, optimizer
-state, seed, step): the number of samples drawn decides the batch, dropout is seeded by (seed, step,
-micro-step), and hooks have generators of their own.  A run that is killed and resumed therefore ends with
+state, seed, step): the number of samples drawn decides the batch, dropout is seeded by (seed, step, sample),
+and hooks have generators of their own.  A run that is killed and resumed therefore ends with
 the same bits as an uninterrupted one.
 """
 
@@ -20,7 +20,9 @@ from torch import Tensor, nn
 
 from wordloom.data.batches.causal import IGNORE, to_device
 from wordloom.data.batches.mixed import MixedBatch
+from wordloom.data.batches.order import row_samples
 from wordloom.errors import NonFiniteError
+from wordloom.nn.dropout import samples_of_rows
 from wordloom.objectives import Objective, TruncatedBPTT
 from wordloom.recipe import TrainSettings
 from wordloom.training.optimizers import Optimizer, build_optimizer
@@ -131,7 +133,7 @@ class Trainer:
 
         self.model.train()
         self.model.zero_grad(set_to_none=True)
-        loss, total, count = self._accumulate(parts)
+        loss, total, count = self._accumulate(parts, [self._row_samples(*each) for each in ranges])
         if self.optimizer.master is not None:
             self.optimizer.master.collect_gradients()
         norm = self._clip()
@@ -156,7 +158,11 @@ class Trainer:
             "data_seconds": data_seconds,
         }
 
-    def _accumulate(self, parts: Sequence[Any]) -> tuple[float, float, int]:
+    def _row_samples(self, start: int, count: int) -> Any:
+        """Return the sample of each row of a micro-batch, for dropout."""
+        return row_samples(self.batches, self.samples + start, count)
+
+    def _accumulate(self, parts: Sequence[Any], samples: Sequence[Any]) -> tuple[float, float, int]:
         """Accumulate gradients of the summed loss over the global count; return (loss, nats, items scored).
 
         Each term of a loss of several terms has its own global count; the nats are then the mean loss times
@@ -165,24 +171,21 @@ class Trainer:
         scored = (scored_items(self.objective, part) for part in parts)
         counts = [sum(each) for each in zip(*scored, strict=True)]
         totals = [0.0] * len(counts)
-        for index, part in enumerate(parts):
-            self._seed_dropout(index)
-            with self.precision.autocast():
-                loss = self.objective(self.model, part)
-            if len(counts) == 1:
-                torch.autograd.backward(loss.total / max(1, counts[0]))
-                totals[0] += float(loss.total.detach())
-                continue
-            terms = [term / max(1, count) for term, count in zip(loss.total, counts, strict=True)]
-            torch.autograd.backward(torch.stack(terms).sum())
-            totals = [sum(each) for each in zip(totals, loss.total.tolist(), strict=True)]
+        for part, numbers in zip(parts, samples, strict=True):
+            self._seed_dropout()
+            with samples_of_rows(numbers):  # also in the backward pass, where blocks may be computed again
+                with self.precision.autocast():
+                    loss = self.objective(self.model, part)
+                terms = loss.total.reshape(-1)  # [k]
+                torch.autograd.backward((terms / terms.new_tensor(counts).clamp(min=1)).sum())
+            totals = [sum(each) for each in zip(totals, terms.tolist(), strict=True)]
         if len(counts) == 1:
             return totals[0] / max(1, counts[0]), totals[0], counts[0]
         mean = sum(total / max(1, count) for total, count in zip(totals, counts, strict=True))
         return mean, mean * counts[0], counts[0]
 
-    def _seed_dropout(self, micro: int) -> None:
-        seed = dropout_seed(self.seed, self.step, micro)
+    def _seed_dropout(self) -> None:
+        seed = dropout_seed(self.seed, self.step)
         if self.device.type == "cpu":
             torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed all other devices
         else:
@@ -258,7 +261,7 @@ def scored_items(objective: Objective, batch: Any) -> list[int]:
     return counts if following is None else [*counts, len(following)]
 
 
-def dropout_seed(seed: int, step: int, micro: int) -> int:
-    """Return the seed of a micro-batch's dropout, which depends on (seed, step, micro-step)."""
-    digest = hashlib.blake2b(f"{seed}/{step}/{micro}".encode(), digest_size=8).digest()
+def dropout_seed(seed: int, step: int) -> int:
+    """Return the seed of dropout in a step, which all micro-batches share: their samples differ."""
+    digest = hashlib.blake2b(f"{seed}/{step}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

@@ -8,14 +8,20 @@ import hashlib
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from wordloom.data.batches.order import row_samples
 from wordloom.data.ledgers import Ledger
 
 
 class MixedBatch(NamedTuple):
-    """Rows of the new task and of the old task; None for a task without rows in this batch."""
+    """Rows of the new task and of the old task, with their samples; None for a task without rows."""
 
     new: Any
     old: Any
+    new_samples: NDArray[np.int64] | None = None
+    old_samples: NDArray[np.int64] | None = None
 
 
 class RehearsedBatches:
@@ -40,7 +46,10 @@ class RehearsedBatches:
         """Samples ``start`` to ``start + count`` (excluded), all of one step."""
         new, old = self._places(start, count)
         return MixedBatch(
-            None if new is None else self.new.batch(*new), None if old is None else self.old.batch(*old)
+            None if new is None else self.new.batch(*new),
+            None if old is None else self.old.batch(*old),
+            None if new is None else row_samples(self.new, *new),
+            None if old is None else row_samples(self.old, *old),
         )
 
     def widest(self, count: int) -> MixedBatch:

@@ -11,6 +11,7 @@ import hashlib
 import json
 from enum import IntEnum
 from math import isqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,6 +105,16 @@ def settings_fingerprint(shards: str, batches: object, *names: str, **further: o
     """Return the SHA-256 of the fingerprint of shards, the settings ``names`` of ``batches``, and others."""
     settings = {"shards": shards, **{name: getattr(batches, name) for name in names}, **further}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def row_samples(batches: Any, start: int, count: int) -> NDArray[np.int64]:
+    """Return a number for each row of ``batches.batch(start, count)``, which it has in any batch.
+
+    It is the sample's, unless ``batches`` has a method of this name because samples have several rows.
+    """
+    own = getattr(batches, "row_samples", None)
+    numbers: NDArray[np.int64] = np.arange(start, start + count) if own is None else own(start, count)
+    return numbers
 
 
 def document_names(shards: TokenShards, begins: NDArray[np.int64], lasts: NDArray[np.int64]) -> list[str]:

@@ -147,6 +147,11 @@ class PairBatches:
         targets[rows, lengths[1]] = self._ends[1]
         return PairBatch(*map(torch.from_numpy, (source, attend, prefix, targets)))
 
+    def row_samples(self, start: int, count: int = 1) -> Ints:
+        """Return a number for each row of these samples that depends on no other row of the batch."""
+        sizes = [len(self.pair_numbers(sample)) for sample in range(start, start + count)]
+        return np.concatenate([((start + i) << 32) + np.arange(size) for i, size in enumerate(sizes)])
+
     def pair_numbers(self, start: int, count: int = 1) -> Ints:
         """Return the pairs of the shards that are the rows of these samples."""
         numbers, permuted = sample_numbers(start, count), self.order == "permutation"

@@ -89,6 +89,11 @@ class PreferenceBatches:
         """Return the samples ``start`` to ``start + count`` (excluded) of the endless sequence."""
         return self.pairs(self._order.rows(start, count))
 
+    def row_samples(self, start: int, count: int) -> NDArray[np.int64]:
+        """Return a number for each row of these samples: of the preferred answers, then of the others."""
+        samples = 2 * np.arange(start, start + count)
+        return np.concatenate([samples, samples + 1])
+
     def pairs(self, rows: NDArray[np.int64]) -> PreferenceBatch:
         """Return the pairs of these numbers as a batch."""
         T, B = int(self._longest[rows].max()), len(rows)

@@ -100,6 +100,12 @@ def exponentials(scores: Any, first: int, n: int, m: Any) -> Any:
 
 
 @exact
+def query_seed(seed: int, head: int, query: int) -> int:
+    """Return the seed of dropout for one query of a row whose seed is ``seed``."""
+    return seed ^ (((head << 32) + query) * -7046029254386353131)
+
+
+@exact
 def kept_factor(place: int, seed: int, chance: int, kept: Any) -> Any:
     """Return dropout's factor for the weight at ``place``: ``kept``, or 0 for a share ``chance`` / 2^32."""
     bits = hashed(np.uint32(place), np.uint32(seed), np.uint32(seed >> 32))

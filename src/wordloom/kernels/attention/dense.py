@@ -25,11 +25,12 @@ from wordloom.kernels.attention.blocks import (
     kept_factor,
     product,
     put_rows,
+    query_seed,
     row_products,
 )
 from wordloom.kernels.machine_code import exact, leaf
 from wordloom.kernels.memory import element_size, is_null, pointer, store
-from wordloom.kernels.parallel import Bytes, Element, Floats, Scratch, Stored, parallel
+from wordloom.kernels.parallel import Bytes, Element, Floats, Integers, Scratch, Stored, parallel
 from wordloom.kernels.registers import LANES
 
 
@@ -58,16 +59,16 @@ def _blanked(scores: Any, first: int, n: int, seen: Any, at: int) -> Any:
 
 
 @exact
-def _dropped(scores: Any, first: int, n: int, place: int, seed: int, chance: int, kept: Any) -> None:
-    """Apply dropout to the weights of a row."""
+def _dropped(scores: Any, first: int, n: int, seed: int, chance: int, kept: Any) -> None:
+    """Apply dropout to the weights of a query."""
     for i in range(n):
-        factor = kept_factor(place + i, seed, chance, kept)
+        factor = kept_factor(i, seed, chance, kept)
         scores[first + i] = scores[first + i] * factor
 
 
 @exact
 def _errors(
-    p: Any, d_p: Any, first: int, n: int, total: Any, less: Any, place: int, seed: int, chance: int, kept: Any
+    p: Any, d_p: Any, first: int, n: int, total: Any, less: Any, seed: int, chance: int, kept: Any
 ) -> None:
     """Turn a row of scores ``p`` into the weights of values, and ``d_p`` into the gradient of the scores."""
     if chance == 0:
@@ -77,7 +78,7 @@ def _errors(
             d_p[i] = weight * (d_p[i] - less)
         return
     for i in range(n):
-        factor = kept_factor(place + i, seed, chance, kept)
+        factor = kept_factor(i, seed, chance, kept)
         weight = exp(p[first + i] - total)
         p[first + i] = weight * factor
         d_p[first + i] = weight * (d_p[first + i] * factor - less)
@@ -103,7 +104,7 @@ def _holes(seen: Any, at: int, n: int) -> bool:
 @leaf
 def _softmax(
     scores: Any, W: int, R: int, S: int, s: int, causal: bool, holes: bool, seen_keys: Any, at_keys: int,
-    keys: int, sums: Any, first_row: int, inverses: Any, seed: int, chance: int, kept: Any,
+    sums: Any, first_row: int, inverses: Any, seed: int, head: int, chance: int, kept: Any,
 ) -> None:  # fmt: skip
     """Turn the scores [R, W] of queries s, s + 1, ... into weights times the sums of their exponentials.
 
@@ -121,18 +122,19 @@ def _softmax(
         sums[row] = m + np.log(total)
         inverses[r] = f4(1.0) / total if total > f4(0.0) else f4(0.0)
         if chance:
-            _dropped(scores, r * W, seen, row * keys, seed, chance, kept)
+            _dropped(scores, r * W, seen, query_seed(seed, head, s + r), chance, kept)
 
 
 @leaf
 def _softmax_backward(
     p: Any, d_p: Any, W: int, R: int, S: int, s: int, causal: bool, holes: bool, seen_keys: Any,
-    at_keys: int, keys: int, sums: Any, first_row: int, corrections: Any, seed: int, chance: int, kept: Any,
+    at_keys: int, sums: Any, first_row: int, corrections: Any, seed: int, head: int, chance: int, kept: Any,
 ) -> None:  # fmt: skip
     """Turn the scores ``p`` [R, W] into weights and the gradient ``d_p`` of weights into that of scores."""
     for r in range(R):
         seen, row = min(s + r + 1, S) if causal else S, first_row + r
-        _errors(p, d_p, r * W, seen, sums[row], corrections[r], row * keys, seed, chance, kept)
+        own = query_seed(seed, head, s + r)
+        _errors(p, d_p, r * W, seen, sums[row], corrections[r], own, chance, kept)
         if holes:
             _blanked(p, r * W, seen, seen_keys, at_keys)
             _blanked(d_p, r * W, seen, seen_keys, at_keys)
@@ -144,9 +146,9 @@ def _softmax_backward(
 @leaf
 def attention(
     start: int, stop: int, like: Element, scratch: Scratch, routine: int, T: int, keys: int, E: int, H: int,
-    K: int, scale: float, causal: bool, seen_keys: Bytes, seed: int, chance: int, kept: float, q: int, k: int,
-    v: int, q_batch: int, q_time: int, q_head: int, k_batch: int, k_time: int, k_head: int, v_batch: int,
-    v_time: int, v_head: int, out: Stored, sums: Floats,
+    K: int, scale: float, causal: bool, seen_keys: Bytes, seeds: Integers, chance: int, kept: float, q: int,
+    k: int, v: int, q_batch: int, q_time: int, q_head: int, k_batch: int, k_time: int, k_head: int,
+    v_batch: int, v_time: int, v_head: int, out: Stored, sums: Floats,
 ) -> None:  # fmt: skip
     """out [B, T, H, E] = attention; sums [B, H, T] = the logarithm of each row's sum of exponentials.
 
@@ -156,8 +158,8 @@ def attention(
         routine: the address of ``sgemm``, or 0 for our own products, which need E to be a multiple of LANES.
         keys: S, the number of keys.
         seen_keys: [B, S], which keys may be seen; null for all.
-        seed, chance, kept: of dropout: a weight is dropped with a chance of ``chance`` / 2^32, and the others
-            are multiplied by ``kept``.
+        seeds, chance, kept: of dropout: a weight is dropped with a chance of ``chance`` / 2^32, and the
+            others are multiplied by ``kept``.  Each row of the batch has a seed [B]; null without dropout.
         q, k, v: addresses of [B, T, H, E] and twice [B, S, K, E], with steps in elements from one row of the
             batch, time and head to the next.
     """
@@ -171,6 +173,7 @@ def attention(
     scores, o, inverses = floats(at_scores), floats(at_o), floats(at_q32)
     for unit in range(start, stop):
         b, shared = unit // K, unit % K
+        seed = seeds[b] if chance else 0
         last = _last_seen(seen_keys, b * keys, keys) if masked else keys
         holes = masked and _holes(seen_keys, b * keys, last)
         at_k = k + size * (b * k_batch + shared * k_head)
@@ -196,8 +199,8 @@ def attention(
                 at_q, q_row = dense_rows(copies, at_q, q_time, R, E, like, at_q32)
                 product(routine, False, True, R, S, E, scale, at_q, q_row, at_k, k_row, False, at_scores, W)
                 _softmax(
-                    scores, W, R, S, s, causal, holes, seen_keys, b * keys, keys, sums, at_row, inverses,
-                    seed, chance, kept,
+                    scores, W, R, S, s, causal, holes, seen_keys, b * keys, sums, at_row, inverses, seed, h,
+                    chance, kept,
                 )  # fmt: skip
                 product(routine, False, False, R, E, S, f4(1.0), at_scores, W, at_v, v_row, False, at_o, E)
                 for r in range(R):
@@ -209,9 +212,9 @@ def attention(
 @leaf
 def attention_backward(
     start: int, stop: int, like: Element, scratch: Scratch, routine: int, T: int, keys: int, E: int, H: int,
-    K: int, scale: float, causal: bool, seen_keys: Bytes, seed: int, chance: int, kept: float, q: int, k: int,
-    v: int, q_batch: int, q_time: int, q_head: int, k_batch: int, k_time: int, k_head: int, v_batch: int,
-    v_time: int, v_head: int, out: Stored, sums: Floats, d_out: int, d_q: Stored, d_k: Stored,
+    K: int, scale: float, causal: bool, seen_keys: Bytes, seeds: Integers, chance: int, kept: float, q: int,
+    k: int, v: int, q_batch: int, q_time: int, q_head: int, k_batch: int, k_time: int, k_head: int,
+    v_batch: int, v_time: int, v_head: int, out: Stored, sums: Floats, d_out: int, d_q: Stored, d_k: Stored,
     d_v: Stored,
 ) -> None:  # fmt: skip
     """d_q [B, T, H, E], d_k and d_v [B, S, K, E] from the address of d_out [B, T, H, E]; see attention."""
@@ -231,6 +234,7 @@ def attention_backward(
     d_rows = pointer(d_out, like)
     for unit in range(start, stop):
         b, shared = unit // K, unit % K
+        seed = seeds[b] if chance else 0
         last = _last_seen(seen_keys, b * keys, keys) if masked else keys
         holes = masked and _holes(seen_keys, b * keys, last)
         at_k = k + size * (b * k_batch + shared * k_head)
@@ -266,8 +270,8 @@ def attention_backward(
                     routine, False, True, R, S, E, f4(1.0), at_d_o, d_o_row, at_v, v_row, False, at_d_p, W
                 )
                 _softmax_backward(
-                    p, d_p, W, R, S, s, causal, holes, seen_keys, b * keys, keys, sums, at_row, corrections,
-                    seed, chance, kept,
+                    p, d_p, W, R, S, s, causal, holes, seen_keys, b * keys, sums, at_row, corrections,
+                    seed, h, chance, kept,
                 )  # fmt: skip
                 product(routine, True, False, S, E, R, f4(1.0), at_p, W, at_d_o, d_o_row, True, at_d_v, E)
                 product(routine, True, False, S, E, R, scale, at_d_p, W, at_q, q_row, True, at_d_k, E)

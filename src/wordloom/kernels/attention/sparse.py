@@ -26,6 +26,7 @@ from wordloom.kernels.attention.blocks import (
     kept_factor,
     product,
     put_rows,
+    query_seed,
     row_products,
 )
 from wordloom.kernels.machine_code import exact, leaf
@@ -42,12 +43,6 @@ _LOWEST = f4(-3.0e38)
 def scratch_elements(E: int) -> int:
     """Return the floats that a thread needs in either direction, a multiple of a cache line."""
     return -(-(2 * BLOCK * KEYS + 3 * KEYS * E + 4 * BLOCK * E + 4 * BLOCK) // 16) * 16
-
-
-@exact
-def _row_seed(seed: int, row: int) -> int:
-    """Return the seed of dropout for one query: a row of its own in the hash."""
-    return seed ^ (row * -7046029254386353131)
 
 
 @exact
@@ -126,8 +121,9 @@ def _range_of_rows(first: Any, end: Any, at: int, rows: int, step: int, n: int) 
 def sparse_attention(
     start: int, stop: int, like: Element, scratch: Scratch, routine: int, segments: Integers, T: int, E: int,
     H: int, K: int, scale: float, kinds: int, longest: int, first_keys: int, ends: int, steps: Integers,
-    draws: int, drawn_keys: int, seed: int, chance: int, kept: float, q: int, k: int, v: int, q_batch: int,
-    q_time: int, q_head: int, k_batch: int, k_time: int, k_head: int, v_batch: int, v_time: int, v_head: int,
+    draws: int, drawn_keys: int, seeds: Integers, chance: int, kept: float, q: int, k: int, v: int,
+    q_batch: int, q_time: int, q_head: int, k_batch: int, k_time: int, k_head: int, v_batch: int,
+    v_time: int, v_head: int,
     out: Stored, sums: Floats,
 ) -> None:  # fmt: skip
     """out [B, T, H, E] = attention; sums [B, H, T] = the logarithm of each row's sum of exponentials.
@@ -140,8 +136,8 @@ def sparse_attention(
         kinds, longest, first_keys, ends, steps: P, and [P, longest] int32 twice: the ranges of a text of
             ``longest`` tokens, cut off at the end of a shorter one.  The keys of a range are a step apart.
         draws, drawn_keys: R, and [*, R] int32, single keys of each query outside its ranges; -1 for none.
-        seed, chance, kept: of dropout: a weight is dropped with a chance of ``chance`` / 2^32, and the others
-            are multiplied by ``kept``.
+        seeds, chance, kept: of dropout: a weight is dropped with a chance of ``chance`` / 2^32, and the
+            others are multiplied by ``kept``.  Each row of the batch has a seed [B]; null without dropout.
         q, k, v: addresses of [B, T, H, E] and twice [B, T, K, E], with steps in elements from one row of the
             batch, time and head to the next.
     """
@@ -160,6 +156,7 @@ def sparse_attention(
     for unit in range(start, stop):
         segment, shared = unit // K, unit % K
         b, t0 = segments[4 * segment], segments[4 * segment + 1]
+        seed = seeds[b] if chance else 0
         n, draw0 = segments[4 * segment + 2], segments[4 * segment + 3]
         k0 = b * k_batch + t0 * k_time + shared * k_head
         v0 = b * v_batch + t0 * v_time + shared * v_head
@@ -213,7 +210,7 @@ def sparse_attention(
                                     if chance:
                                         _drop_row(
                                             scores, at + a, z - a, key0 + a * step, step,
-                                            _row_seed(seed, at_row + r), chance, kept,
+                                            query_seed(seed, h, t0 + s + r), chance, kept,
                                         )  # fmt: skip
                                 fill_with_zeros(scores, at, at + min(a, z))
                                 fill_with_zeros(scores, at + max(a, z), at + N)
@@ -239,7 +236,7 @@ def sparse_attention(
                             if key >= 0:
                                 weight = scores[many]
                                 if chance:
-                                    weight *= kept_factor(key, _row_seed(seed, at_row + r), chance, kept)
+                                    weight *= kept_factor(key, query_seed(seed, h, t0 + s + r), chance, kept)
                                 _add_scaled(o, r * E, weight, stored_v, v0 + key * v_time, E)
                                 many += 1
                 for r in range(R):
@@ -273,8 +270,9 @@ def _errors(
 def sparse_attention_backward(
     start: int, stop: int, like: Element, scratch: Scratch, routine: int, segments: Integers, T: int, E: int,
     H: int, K: int, scale: float, kinds: int, longest: int, first_keys: int, ends: int, steps: Integers,
-    draws: int, drawn_keys: int, seed: int, chance: int, kept: float, q: int, k: int, v: int, q_batch: int,
-    q_time: int, q_head: int, k_batch: int, k_time: int, k_head: int, v_batch: int, v_time: int, v_head: int,
+    draws: int, drawn_keys: int, seeds: Integers, chance: int, kept: float, q: int, k: int, v: int,
+    q_batch: int, q_time: int, q_head: int, k_batch: int, k_time: int, k_head: int, v_batch: int,
+    v_time: int, v_head: int,
     out: Stored, sums: Floats, d_out: int, d_q: Stored, d_k: int, d_v: int,
 ) -> None:  # fmt: skip
     """d_q [B, T, H, E]; d_k and d_v [B, T, K, E] float32, zero before, from d_out [B, T, H, E].
@@ -297,6 +295,7 @@ def sparse_attention_backward(
     for unit in range(start, stop):
         segment, shared = unit // K, unit % K
         b, t0 = segments[4 * segment], segments[4 * segment + 1]
+        seed = seeds[b] if chance else 0
         n, draw0 = segments[4 * segment + 2], segments[4 * segment + 3]
         k0 = b * k_batch + t0 * k_time + shared * k_head
         v0 = b * v_batch + t0 * v_time + shared * v_head
@@ -349,7 +348,7 @@ def sparse_attention_backward(
                                 if a < z:
                                     _errors(
                                         p_row, d_p_row, at + a, z - a, sums[at_row + r], corrections[r],
-                                        key0 + a * step, step, _row_seed(seed, at_row + r), chance, kept,
+                                        key0 + a * step, step, query_seed(seed, h, t0 + s + r), chance, kept,
                                     )  # fmt: skip
                                     for values in (p_row, d_p_row):
                                         _fill_earlier(
@@ -381,7 +380,7 @@ def sparse_attention_backward(
                             score = scale * _dot(q32, r * E, stored_k, key_at, E)
                             weight, factor = exp(score - sums[at_row + r]), f4(1.0)
                             if chance:
-                                factor = kept_factor(key, _row_seed(seed, at_row + r), chance, kept)
+                                factor = kept_factor(key, query_seed(seed, h, t0 + s + r), chance, kept)
                             d_weight = _dot(d_o32, r * E, stored_v, v0 + key * v_time, E)
                             error = scale * weight * (d_weight * factor - corrections[r])
                             at_key = at_d + key * K * E

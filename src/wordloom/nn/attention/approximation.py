@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from wordloom.nn.attention.visibility import Visibility
+from wordloom.nn.dropout import Seeds, part_seeds, row_seeds
 
 
 class Texts(NamedTuple):
@@ -21,12 +22,14 @@ class Texts(NamedTuple):
         q: ``[N, K, G, n, E]``, the G query heads of each of K key heads.
         k, v: ``[N, K, n, E]``.
         real: ``[N, n]`` True for tokens, which precede the padding; None: all are.
+        seeds: ``[N]`` of dropout; None without dropout.
     """
 
     q: Tensor
     k: Tensor
     v: Tensor
     real: Tensor | None
+    seeds: Seeds | None = None
 
     def select(self, rows: Tensor, n: int) -> Texts:
         """Return the first n tokens of these texts."""
@@ -112,6 +115,8 @@ def approximate_attention(
         if visibility.documents is not None or visibility.real_keys is not None:
             places = _places_of_texts(visibility, B, T, q.device)
             texts = _gathered(texts, *places)
+        if dropout:
+            texts = texts._replace(seeds=_seeds_of_texts(B, places))
         if not dense:
             out = kind.attend(texts, scale=scale, projections=projections, dropout=dropout).flatten(1, 2)
             return _scattered(out, places, (B, H, T)).to(v.dtype), None
@@ -140,6 +145,12 @@ def _places_of_texts(
     rows = torch.zeros(len(codes), dtype=torch.int64, device=device)
     rows[number] = row
     return rows, place.clamp(min=0), place >= 0
+
+
+def _seeds_of_texts(B: int, places: tuple[Tensor, Tensor, Tensor] | None) -> Seeds:
+    """Return a seed of dropout for each text: by its row and its first token's place in it."""
+    seeds = row_seeds(B)
+    return seeds if places is None else part_seeds(seeds, places[0], places[1][:, 0])
 
 
 def _gathered(texts: Texts, rows: Tensor, place: Tensor, real: Tensor) -> Texts:

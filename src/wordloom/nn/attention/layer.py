@@ -30,6 +30,7 @@ from wordloom.nn.attention.performer import Performer, State, continue_attention
 from wordloom.nn.attention.setting import AttentionKind
 from wordloom.nn.attention.sparse import sparse_attention, sparse_attention_fits
 from wordloom.nn.attention.visibility import EVERYTHING, Visibility, causal_mask
+from wordloom.nn.dropout import drop_weights, is_keyed
 from wordloom.nn.linear import Linear, has_amx, product_dtype, widens
 from wordloom.nn.positions import apply_rotary
 
@@ -82,6 +83,13 @@ def exact_attention(
     Returns (output [B, H, T, E], weights [B, H, T, S] float32 before dropout).
     """
     mask = visibility.mask(q.shape[2], k.shape[2], device=q.device)
+    return masked_attention(q, k, v, mask=mask, scale=scale, dropout=dropout)
+
+
+def masked_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, scale: float, dropout: float
+) -> tuple[Tensor, Tensor]:
+    """Compute :func:`exact_attention` for a mask [B or 1, 1, T or 1, S]; None: all keys are seen."""
     with without_autocast(q.device):
         scores = (q.float() @ k.float().transpose(-2, -1)) * scale  # [B, H, T, S]
         if mask is not None:
@@ -89,7 +97,7 @@ def exact_attention(
         weights = scores.softmax(dim=-1)
         if mask is not None:
             weights = weights.masked_fill(~mask, 0.0)  # a fully masked row is 0/0 otherwise
-        dropped = F.dropout(weights, dropout) if dropout else weights
+        dropped = drop_weights(weights, dropout) if dropout else weights
         return (dropped @ v.float()).to(v.dtype), weights
 
 
@@ -294,6 +302,10 @@ class Attention(nn.Module):
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, dropout: float
     ) -> Tensor:
         forced = ATTENTION_BACKENDS[self.backend]
+        if dropout and forced is None and is_keyed(q):
+            if is_causal:
+                mask = causal_mask(q.shape[2], k.shape[2], device=q.device)
+            return masked_attention(q, k, v, mask=mask, scale=self.scale, dropout=dropout)[0]
         attention = partial(
             F.scaled_dot_product_attention, attn_mask=mask, dropout_p=dropout, is_causal=is_causal,
             scale=self.scale,

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from wordloom.errors import ConfigError
 from wordloom.nn.attention.kinds import Global
-from wordloom.nn.attention.layer import Attention
+from wordloom.nn.attention.layer import Attention, masked_attention
 from wordloom.nn.attention.setting import AttentionKind
 from wordloom.nn.attention.visibility import EVERYTHING, Visibility
 from wordloom.nn.linear import Linear
@@ -67,9 +67,10 @@ class LongformerAttention(Attention):
             for y in (q, self.k_global_proj(x), self.v_global_proj(x))
         )  # [B, H, G, E], [B, H, T, E]
         dropout = self.dropout if self.training else 0.0
-        found = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask[:, None], dropout_p=dropout, scale=self.scale
-        )
+        if dropout:
+            found = masked_attention(q, k, v, mask=mask[:, None], scale=self.scale, dropout=dropout)[0]
+        else:
+            found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None], scale=self.scale)
         found = found.transpose(1, 2).flatten(-2).to(out.dtype)  # [B, G, H * E]
         kept = is_global[row, place][:, :, None]  # a row with fewer global tokens keeps its others
         return out.index_put((row.expand_as(place), place), torch.where(kept, found, out[row, place]))

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from wordloom.errors import ConfigError
 from wordloom.nn.attention.approximation import Approximation, Texts
+from wordloom.nn.dropout import drop_weights
 
 PSEUDO_INVERSE_STEPS = 6  # of Newton's method, as in the paper
 
@@ -52,7 +53,7 @@ class Linformer(Approximation):
         keys = self._projected(texts.k, texts.real, projections[0])[:, :, None]  # [N, K, 1, keys, E]
         values = self._projected(texts.v, texts.real, projections[1])[:, :, None]
         weights = (texts.q @ keys.transpose(-2, -1) * scale).softmax(dim=-1)  # [N, K, G, n, keys]
-        return (F.dropout(weights, dropout) if dropout else weights) @ values
+        return (drop_weights(weights, dropout, texts.seeds) if dropout else weights) @ values
 
     def n_pairs(self, n: int) -> float:
         return 2.0 * self.keys * n

@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 from wordloom.kernels import programs
 from wordloom.kernels.acceptance import fall_back, plain
 from wordloom.nn.attention.pattern import Pattern, Ranges
+from wordloom.nn.dropout import as_argument, row_seeds
 from wordloom.nn.fused import attention_products
 
 
@@ -43,13 +44,13 @@ def sparse_attention(
 
     q [B, H, T, E]; k, v [B, K, T, E], head h of q with head h // (H / K) of k -> [B, H, T, E].
     ``segments`` [N, 3] int64 has the row, first token and length of each text; tokens outside get zeros.
-    ``dropout`` of the weights keeps no mask in memory: PyTorch's generator seeds a hash.
+    ``dropout`` of the weights keeps no mask in memory: see :mod:`wordloom.nn.dropout`.
     """
     if not len(segments):
         return torch.zeros_like(q)
-    seed = int(torch.randint(1 << 62, ())) if dropout else 0
+    seeds = as_argument(row_seeds(len(q))) if dropout else None
     keys = _keys_of_segments(pattern, segments)
-    return _SparseAttention.apply(q, k, v, keys, scale, dropout, seed)  # type: ignore[no-untyped-call]
+    return _SparseAttention.apply(q, k, v, keys, scale, dropout, seeds)  # type: ignore[no-untyped-call]
 
 
 class _SegmentKeys(NamedTuple):
@@ -81,9 +82,7 @@ def _keys_of_segments(pattern: Pattern, segments: Tensor) -> _SegmentKeys:
 
 class _SparseAttention(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, keys: _SegmentKeys, *settings: float | int
-    ) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, keys: _SegmentKeys, *settings: Any) -> Tensor:
         B, H, T, E = q.shape
         whole = int(keys.segments[:, 2].sum()) == B * T
         out = q.new_empty(B, T, H, E) if whole else q.new_zeros(B, T, H, E)
@@ -111,7 +110,7 @@ def _run(
     from wordloom.kernels.attention.sparse import scratch_elements
 
     (_, H, T, E), K = q.shape, k.shape[1]
-    scale, dropout, seed = settings
+    scale, dropout, seeds = settings
     ranges = keys.ranges
     row_steps = [t.stride(axis) for t in (q, k, v) for axis in (0, 2, 1)]
     first, end, drawn = (table.contiguous() for table in (ranges.first, ranges.end, keys.drawn))
@@ -119,6 +118,6 @@ def _run(
     run(
         f"attention.sparse.{name}", q.dtype, len(keys.segments) * K, attention_products(E), keys.segments, T,
         E, H, K, scale, len(ranges.steps), first.shape[1], first, end,
-        torch.tensor(ranges.steps, dtype=torch.int64), drawn.shape[1], drawn, seed, int(dropout * (1 << 32)),
+        torch.tensor(ranges.steps, dtype=torch.int64), drawn.shape[1], drawn, seeds, int(dropout * (1 << 32)),
         1.0 / (1.0 - dropout), q, k, v, *row_steps, *others, scratch=scratch_elements(E),
     )  # fmt: skip
