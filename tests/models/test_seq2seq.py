@@ -21,6 +21,7 @@ from wordloom.errors import ConfigError
 from wordloom.inspect import parameter_table
 from wordloom.models import Seq2Seq, Seq2SeqConfig, build, config_from, context_limit, skeleton
 from wordloom.models.building.cost import flops_per_token
+from wordloom.nn.dropout import dropout
 from wordloom.nn.recurrent import CELLS
 from wordloom.weights import load_model, load_state, save_model
 
@@ -197,7 +198,8 @@ def test_teacher_forcing_is_drawn_for_each_token_of_each_row() -> None:
     torch.manual_seed(0)
     assert torch.equal(model(source, prefix), first)
     torch.manual_seed(0)
-    forced = torch.rand(8, 12) < 0.5
+    forced = dropout(torch.ones(8, 12), 0.5, True) > 0
+    assert 24 < int(forced.sum()) < 72
     own = first.argmax(-1)
     fed = torch.where(forced[:, 1:], prefix[:, 1:], own[:, :-1])
     close(first, made()(source, torch.cat([prefix[:, :1], fed], dim=1)))
