@@ -40,6 +40,10 @@ class CheckpointError(WordloomError):
     """A checkpoint folder that is missing, truncated, mismatching, or in the way."""
 
 
+class RankError(WordloomError):
+    """The end of a rank because another one ended, which says why."""
+
+
 class DeviceError(WordloomError):
     """A device, precision or kernel that this machine does not have."""
 

@@ -214,16 +214,20 @@ class TruncatedBPTT:
     state from batch to batch, and starts with zeros.
 
     Attributes:
-        carried: the state of each layer for all streams, h [rows, R] and, in an LSTM, c [rows, H]; empty
-            before the first batch.
+        carried: the state of each layer for the streams that were read, h [rows, R] and, in an LSTM, c
+            [rows, H]; empty before the first batch.
+        first: the stream of the first row.
     """
 
     def __init__(self) -> None:
         self.carried: list[tuple[Tensor, ...]] = []
+        self.first = 0
 
     def __call__(self, model: Any, batch: ContiguousBatch) -> Loss:
         B, T = batch.tokens.shape
-        rows = slice(batch.first_row, batch.first_row + B)
+        if not self.carried:
+            self.first = batch.first_row
+        rows = slice(batch.first_row - self.first, batch.first_row - self.first + B)
         cache = model.new_cache(B, T)
         if not batch.fresh:
             for layer, parts in zip(cache.layers, self.carried, strict=True):
@@ -256,6 +260,7 @@ class TruncatedBPTT:
 
     def load_state_tensors(self, tensors: dict[str, Tensor], layers: Iterable[Any]) -> None:
         """Restore the :meth:`state_tensors` of ``layers``."""
+        self.first = 0
         self.carried = [
             tuple(tensors[f"carried.{i}.{j}"] for j in range(len(layer.state_dims)))
             for i, layer in enumerate(layers)

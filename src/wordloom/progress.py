@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -20,6 +21,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+log = logging.getLogger(__name__)
 
 _LINE_SECONDS = 10.0  # between plain lines, so that a log file stays readable
 _STATE = TextColumn("{task.fields[state]}")
@@ -235,3 +238,15 @@ def _clock(seconds: float | None) -> str:
     minutes, left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
+
+
+class RankProgress(TrainingProgress):
+    """The progress of a rank that is not the first: its lines are for the log (``--verbose``)."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(Console(quiet=True))
+        self.rank = rank
+
+    def say(self, lines: str | Iterable[str]) -> None:
+        for line in [lines] if isinstance(lines, str) else lines:
+            log.info("rank %d: %s", self.rank, line)

@@ -9,12 +9,12 @@ import signal
 import pytest
 import torch
 
-from wordloom.data.batches.order import row_samples
 from wordloom.errors import NonFiniteError
 from wordloom.objectives import Loss, causal_lm
 from wordloom.training.hooks import Evaluate
 from wordloom.training.plan import make_plan
 from wordloom.training.precision import Precision
+from wordloom.training.ranks import ALONE
 from wordloom.training.trainer import Hook, Trainer, dropout_seed
 
 
@@ -37,10 +37,8 @@ def test_micro_batches_equal_one_batch(tiny_model, batches, settings, micro, sha
     def gradient(size):
         model = tiny_model(share)
         trainer = Trainer(model, causal_lm, batches, settings(clip=None), total_steps=9, seed=1)
-        ranges = [(start, min(size, 8 - start)) for start in range(0, 8, size)]
-        loss, total, count = trainer._accumulate(
-            [batches.batch(*each) for each in ranges], [row_samples(batches, *each) for each in ranges]
-        )
+        parts = ALONE.parts(8, size)
+        loss, total, count = trainer._accumulate([batches.batch(*part[:2]) for part in parts], parts)
         assert loss == total / count
         return loss, torch.cat([p.grad.flatten() for p in trainer.model.parameters()])
 
@@ -56,7 +54,7 @@ def test_micro_batches_are_weighed_by_their_tokens(tiny_model, batches, settings
         model, causal_lm, batches, settings(micro_batch_size=1, clip=None), total_steps=9, seed=1
     )
     parts = [batches.batch(i, 1) for i in range(8)]
-    mean, total, count = trainer._accumulate(parts, [row_samples(batches, i, 1) for i in range(8)])
+    mean, total, count = trainer._accumulate(parts, ALONE.parts(8, 1))
     assert count == 8 * 8 - 2 * 3
     accumulated = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
@@ -216,7 +214,7 @@ def test_signals_stop_after_the_step_under_way(tiny_model, batches, settings, nu
 
 def test_clipping_scales_to_the_norm(tiny_model, batches, settings):
     trainer = Trainer(tiny_model(), causal_lm, batches, settings(clip=0.01), total_steps=12, seed=1)
-    trainer._accumulate([batches.batch(0, 8)], [row_samples(batches, 0, 8)])
+    trainer._accumulate([batches.batch(0, 8)], ALONE.parts(8))
     norm = trainer._clip()
     after = torch.nn.utils.get_total_norm([p.grad for p in trainer.model.parameters()])
     assert norm > 0.01
@@ -225,7 +223,7 @@ def test_clipping_scales_to_the_norm(tiny_model, batches, settings):
 
 def test_gradients_below_the_norm_keep_their_bits(tiny_model, batches, settings):
     trainer = Trainer(tiny_model(), causal_lm, batches, settings(clip=1e3), total_steps=12, seed=1)
-    trainer._accumulate([batches.batch(0, 8)], [row_samples(batches, 0, 8)])
+    trainer._accumulate([batches.batch(0, 8)], ALONE.parts(8))
     before = [p.grad.clone() for p in trainer.model.parameters()]
     assert 0 < trainer._clip() < 1e3
     for p, kept in zip(trainer.model.parameters(), before, strict=True):

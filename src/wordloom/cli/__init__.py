@@ -6,6 +6,7 @@ Nothing heavy is imported until a verb runs, so ``wordloom --help`` answers at o
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sys
 from typing import Any
@@ -35,7 +36,7 @@ from wordloom.cli.inspect import command as inspect
 from wordloom.cli.lab import command as lab
 from wordloom.cli.usage import UsageError, usage_line
 from wordloom.cli.vectors import command as vectors
-from wordloom.errors import WordloomError
+from wordloom.errors import RankError, WordloomError
 
 __all__ = ["app", "main"]
 
@@ -104,6 +105,9 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()  # here, so that a closed pipe is still handled
+    except RankError as error:  # the rank that ended first has printed why
+        logging.getLogger("wordloom").info("%s", error)
+        code = 2
     except WordloomError as error:
         _print_error(str(error))
     except UsageError as error:

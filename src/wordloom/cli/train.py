@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -30,14 +31,15 @@ def command(
     """Train a model from a recipe. Ctrl-C saves and stops; --resume continues with an identical result."""
     import logging
 
-    from wordloom.progress import TrainingProgress
+    from wordloom.progress import RankProgress, TrainingProgress
     from wordloom.recipe.reading import refuse_repeated
     from wordloom.run import train
     from wordloom.run.checkpoint.kinds import next_command
 
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(message)s")
     refuse_repeated(overrides or ())
-    progress = TrainingProgress()
+    rank = int(os.environ.get("RANK", "0"))  # of torchrun
+    progress = RankProgress(rank) if rank else TrainingProgress()
     result = train(
         recipe, overrides or (), out=out, resume=resume, force=force, start_from=start_from, progress=progress
     )

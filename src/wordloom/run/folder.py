@@ -53,22 +53,26 @@ class RunFolder:
     """A context manager that locks the folder ``path`` of a run for this process.
 
     Nothing in the folder changes before :meth:`begin`, so that a start which fails earlier has no effect.
+    Without ``owner``, another process has checked and locked the folder for this one.
 
     Raises CheckpointError for a folder that holds a run, unless ``resume`` or ``force``; for a folder that
     holds something else; and for a folder that another process trains into.
     """
 
-    def __init__(self, path: Path, *, resume: bool, force: bool) -> None:
+    def __init__(self, path: Path, *, resume: bool, force: bool, owner: bool = True) -> None:
         if resume and force:
             raise CheckpointError("--resume continues a run and --force replaces it; give one of them")
         self.path = path
         self.resume = resume
         self.force = force
+        self.owner = owner
         self._lock = contextlib.ExitStack()
         self._created = False
         self.begun = False
 
     def __enter__(self) -> RunFolder:
+        if not self.owner:
+            return self
         try:
             self._check()
             self._created = not self.path.exists()

@@ -15,11 +15,12 @@ from wordloom.errors import CheckpointError, DeviceError, RecipeError
 from wordloom.evaluate import signature
 from wordloom.files import sync_tree
 from wordloom.objectives import objective
-from wordloom.progress import TrainingProgress
+from wordloom.progress import RankProgress, TrainingProgress
 from wordloom.recipe import Recipe, TrainSettings, load_recipe
 from wordloom.recipe.reading import shipped_recipes
 from wordloom.run.folder import RunFolder, resumed_recipe
 from wordloom.run.models.heads import HEADS
+from wordloom.run.ranks import check_equal, describe, refuse_alone
 from wordloom.run.tasks.building import check_model, ways_to_tune
 from wordloom.run.tasks.causal import causal_task
 from wordloom.run.tasks.classifiers import classification_task
@@ -41,9 +42,10 @@ from wordloom.training.checkpoint import (
     read_state,
     write_checkpoint,
 )
-from wordloom.training.hooks import cut_metrics, finished_weights
+from wordloom.training.hooks import cut_metrics, finished_weights, saved_weights
 from wordloom.training.old_task import OldTaskLoss
 from wordloom.training.plan import TuningMemory, smaller
+from wordloom.training.ranks import Ranks, joined_ranks
 from wordloom.training.schedules import learning_rate_share
 from wordloom.training.stopping import sigterm_interrupts
 from wordloom.training.trainer import Hook
@@ -80,6 +82,25 @@ def train(
 
     Raises WordloomError for errors that the user can correct, NonFiniteError when the loss diverges.
     """
+    with joined_ranks() as ranks:
+        progress = progress or (TrainingProgress() if ranks.is_first else RankProgress(ranks.rank))
+        with ranks.together():
+            loaded, path = _chosen(recipe, overrides, out, start_from, resume=resume, say=progress.say)
+            if ranks.size > 1:
+                refuse_alone(loaded, ranks)
+        return _locked(loaded, path, ranks, resume=resume, force=force, progress=progress)
+
+
+def _chosen(
+    recipe: str | Path | Recipe,
+    overrides: Sequence[str],
+    out: str | Path | None,
+    start_from: str | Path | None,
+    *,
+    resume: bool,
+    say: Callable[[str], None],
+) -> tuple[Recipe, Path]:
+    """Return the recipe to train and the folder of the run."""
     if not isinstance(recipe, Recipe) and str(recipe) not in shipped_recipes() and Path(recipe).is_dir():
         if resume and out is None:
             out = recipe
@@ -87,17 +108,27 @@ def train(
             if not checkpoint_steps(Path(recipe)):
                 raise CheckpointError(f"{recipe} holds no run; give a recipe or the folder of a run")
             recipe = RunFolder(Path(recipe), resume=True, force=False).saved_recipe(Recipe)
-    progress = progress or TrainingProgress()
-    loaded = load_recipe(recipe, overrides, say=progress.say)
+    loaded = load_recipe(recipe, overrides, say=say)
     if start_from is not None:
         loaded = loaded.model_copy(update={"start_from": str(start_from)})
-    path = Path(out) if out is not None else Path("runs") / loaded.name
+    return loaded, Path(out) if out is not None else Path("runs") / loaded.name
+
+
+def _locked(
+    loaded: Recipe, path: Path, ranks: Ranks, *, resume: bool, force: bool, progress: TrainingProgress
+) -> TrainResult:
+    """Train into ``path``, which the first rank locks for all."""
     if force and loaded.start_from and Path(loaded.start_from).resolve().is_relative_to(path.resolve()):
         raise CheckpointError(
             f"--force would remove the checkpoint {loaded.start_from} that --from names; choose another --out"
         )
-    with RunFolder(path, resume=resume, force=force) as folder:
-        checkpoint = latest_checkpoint(path) if resume else None
+    with RunFolder(path, resume=resume, force=force, owner=ranks.is_first) as folder:
+        checkpoint = None
+        if resume and ranks.is_first:
+            checkpoint = latest_checkpoint(path)
+        ranks.barrier()  # the folder is checked and locked, and has no incomplete checkpoint
+        if resume and not ranks.is_first:
+            checkpoint = latest_checkpoint(path)
         if resume:
             for name in folder.missing():
                 instead = (
@@ -112,7 +143,7 @@ def train(
             resumed = Resumed(checkpoint, *read_state(checkpoint))
         try:
             with sigterm_interrupts():
-                return _train(loaded, folder, resumed, progress)
+                return _train(loaded, folder, resumed, ranks, progress)
         except KeyboardInterrupt:  # outside a step; inside one, the trainer finishes the step and stops
             saved = latest_checkpoint(path) if folder.begun or resume else None
             if saved is None:
@@ -131,19 +162,22 @@ class Resumed(NamedTuple):
 
 
 def _train(
-    recipe: Recipe, run: RunFolder, resumed: Resumed | None, progress: TrainingProgress
+    recipe: Recipe, run: RunFolder, resumed: Resumed | None, ranks: Ranks, progress: TrainingProgress
 ) -> TrainResult:
     """Build what ``recipe`` names, train, and leave the finished model in the folder of ``run``."""
     if recipe.train.threads is not None:
         torch.set_num_threads(recipe.train.threads)
     is_tuned = recipe.train.allocator == "tuned" and tune_allocator()
-    task, model, old = _build(recipe, resumed, progress)
+    with ranks.first_before_others():
+        task, model, old = _build(recipe, resumed, progress)
     s = task.settings
     facts = {"recipe": recipe.as_dict(), **task.fingerprints}
     if (base := _base(recipe)) is not None:
         facts["base"] = weights_fingerprint(base)
     if resumed is not None:
         _check_facts(facts, resumed.values, run.path)
+    if ranks.size > 1:
+        check_equal(ranks, facts)
     trainer = Trainer(
         model,
         task.objective
@@ -154,6 +188,7 @@ def _train(
         s,
         total_steps=total_steps(task, None),
         seed=recipe.seed,
+        ranks=ranks,
     )
     placement = task.set_up(trainer)
     threads = torch.get_num_threads()
@@ -161,16 +196,21 @@ def _train(
         f"running     {trainer.device}, {trainer.precision.mode}, {placement}, "
         f"{threads} thread{'s' * (threads != 1)}, allocator {'tuned' if is_tuned else 'system'}"
     )
+    if ranks.size > 1:
+        progress.say(f"ranks       {ranks.size}, {describe(s.shard, ranks)}")
     plan = _plan(trainer, task, recipe, resumed, run.path, progress)
     if s.keep_best and s.best_metric != "loss" and resumed is None:
         _check_metric(trainer, task)
-    writer = _tensorboard() if s.tensorboard else None
-    views = watched(s.inspect, task.tokenizer, trainer.model)
-    run.begin(recipe, task.ledger)
+    writer = _tensorboard() if s.tensorboard and ranks.is_first else None
+    views = watched(s.inspect, task.tokenizer, trainer.model) if ranks.is_first else []
+    with ranks.together():
+        if ranks.is_first:
+            run.begin(recipe, task.ledger)
     _add_hooks(trainer, recipe, run.path, task, old, plan, facts, writer, views, progress)
     if resumed is not None:
         _restore(trainer, resumed, progress)
-    cut_metrics(run.path / "metrics.jsonl", -1 if resumed is None else trainer.step)
+    if ranks.is_first:
+        cut_metrics(run.path / "metrics.jsonl", -1 if resumed is None else trainer.step)
     ended = _run(trainer, progress)
     if ended == "done":
         _finish(trainer, run.path, recipe, task, progress)
@@ -303,7 +343,7 @@ def _add_hooks(
     if views:
         hooks.append(Watch(views, s.evaluate_every, folder / "views"))
     log = Log(
-        folder / "metrics.jsonl",
+        folder / "metrics.jsonl" if trainer.ranks.is_first else None,
         every=s.log_every,
         report=progress.update,
         work=plan.work,
@@ -320,7 +360,7 @@ def _add_hooks(
         write_checkpoint(
             trainer,
             folder,
-            write_model=lambda place: task.save(trainer.model, place),
+            write_model=task.save,
             facts=facts,
             keep_last=recipe.train.keep_last,
             best_step=best_step,
@@ -411,7 +451,10 @@ def _finish(trainer: Trainer, folder: Path, recipe: Recipe, task: Task, progress
     step = (save_hook.best_step if recipe.train.keep_best else None) or trainer.step
     if recipe.train.keep_best and save_hook.best_step is None:
         progress.say(f"kept: the last weights, since no evaluation had a {recipe.train.best_metric}")
+    ranks = trainer.ranks
     if step != trainer.step:
+        if not ranks.is_first:
+            return
         checkpoint = folder / "checkpoints" / f"step-{step}"
         best = task.load(checkpoint)
         if trainer.average is not None:  # the metric is that of the average, not of the saved weights
@@ -419,8 +462,11 @@ def _finish(trainer: Trainer, folder: Path, recipe: Recipe, task: Task, progress
             trainer.average.copy_to(best)
         task.save(best, folder, overwrite=True)
     else:
-        with finished_weights(trainer) as model:
-            task.save(model, folder, overwrite=True)
+        with saved_weights(trainer) as model, ranks.together():
+            if ranks.is_first:
+                task.save(model, folder, overwrite=True)
+    if not ranks.is_first:
+        return
     for hook in trainer.hooks:
         if isinstance(hook, OldTaskLoss):
             write_losses(hook, folder, step, progress)

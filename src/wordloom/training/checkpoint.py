@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from wordloom.errors import CheckpointError, NonFiniteError
 from wordloom.files import publish_folder, remove_folder
 from wordloom.nn.linear import processor
+from wordloom.training.ranks import part_here
 from wordloom.training.trainer import Trainer
 from wordloom.weights.integrity import advice_if_damaged, check_files, read_values, write_state
 
@@ -30,14 +31,15 @@ def write_checkpoint(
     trainer: Trainer,
     run: Path,
     *,
-    write_model: Callable[[Path], None],
+    write_model: Callable[[Any, Path], None],
     facts: dict[str, Any],
     keep_last: int,
     best_step: int | None,
 ) -> Path:
     """Write ``run/checkpoints/step-N``, then remove all but the last ``keep_last`` and the best checkpoint.
 
-    ``write_model(folder)`` writes the model's own files; ``facts`` goes into ``state.json``.
+    ``write_model(model, folder)`` writes the model's own files; ``facts`` goes into ``state.json``.  All
+    ranks call this together, and the first one writes.
 
     Raises CheckpointError when the disk refuses, and NonFiniteError when the weights are not finite; earlier
     checkpoints stay.
@@ -48,42 +50,50 @@ def write_checkpoint(
     if final.exists():  # stopped right after a resume: the checkpoint is equal to the bit
         trainer.last_checkpoint = str(final)
         return final
+    ranks = trainer.ranks
+    with ranks.together():
+        _refuse_not_finite(trainer)
+    tensors, values = trainer.state_dict()
+    with trainer.whole_model() as model, ranks.together():
+        if ranks.is_first:
+            try:
+                parent.mkdir(parents=True, exist_ok=True)
+                _discard(temporary)
+                write_model(model, temporary)
+                (temporary / "trainer").mkdir()
+                contiguous = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+                save_file(contiguous, temporary / "trainer" / "state.safetensors")
+                write_state(temporary, {**values, "environment": environment(trainer), **facts})
+                publish_folder(temporary, final)
+            except (OSError, SafetensorError, CheckpointError) as error:
+                _discard(temporary)
+                reason = error.__cause__ or error  # save_model names its folder, which is gone now
+                raise CheckpointError(
+                    f"could not write checkpoint {final}: {reason}; the last good one is "
+                    f"{trainer.last_checkpoint or 'none'}. Free some space and resume"
+                ) from None
+    trainer.last_checkpoint = str(final)
+    if ranks.is_first:
+        for step in checkpoint_steps(run)[:-keep_last]:
+            if step != best_step:
+                _discard(parent / f"step-{step}")
+    return final
+
+
+def _refuse_not_finite(trainer: Trainer) -> None:
     if (name := not_finite(trainer)) is not None:
         raise NonFiniteError(
             f"step {trainer.step}: {name} is not finite; no checkpoint of this step was written. Last good "
             f"checkpoint: {trainer.last_checkpoint or 'none yet'}. Lower train.learning_rate or lengthen "
             "train.warmup_steps"
         )
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        _discard(temporary)
-        write_model(temporary)
-        (temporary / "trainer").mkdir()
-        tensors, values = trainer.state_dict()
-        contiguous = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
-        save_file(contiguous, temporary / "trainer" / "state.safetensors")
-        write_state(temporary, {**values, "environment": environment(trainer), **facts})
-        publish_folder(temporary, final)
-    except (OSError, SafetensorError, CheckpointError) as error:
-        _discard(temporary)
-        reason = error.__cause__ or error  # save_model names its folder, which is gone now
-        raise CheckpointError(
-            f"could not write checkpoint {final}: {reason}; the last good one is "
-            f"{trainer.last_checkpoint or 'none'}. Free some space and resume"
-        ) from None
-    trainer.last_checkpoint = str(final)
-    steps = checkpoint_steps(run)
-    for step in steps[:-keep_last]:
-        if step != best_step:
-            _discard(parent / f"step-{step}")
-    return final
 
 
 def not_finite(trainer: Trainer) -> str | None:
     """Return the name of a parameter that holds NaN or infinity, in itself or in its average, or None."""
     averages = [] if trainer.average is None else trainer.average.state_tensors().items()
     for name, tensor in (*trainer.model.named_parameters(), *averages):
-        if not bool(tensor.isfinite().all()):
+        if not bool(part_here(tensor).isfinite().all()):
             return name
     return None
 

@@ -40,6 +40,22 @@ def finished_weights(trainer: Trainer) -> Iterator[Any]:
             stack.enter_context(trainer.average.applied(model))
         elif lbfgs is not None:
             stack.enter_context(lbfgs.at_point())
+        stack.enter_context(trainer.gathered())
+        yield model
+
+
+@contextmanager
+def saved_weights(trainer: Trainer) -> Iterator[Any]:
+    """Yield the model with the weights of :func:`finished_weights`, which only the first rank may read."""
+    if trainer.ranks.size == 1:
+        with finished_weights(trainer) as model:
+            yield model
+        return
+    with ExitStack() as stack:
+        if trainer.average is not None:
+            stack.enter_context(trainer.average.applied(trainer.model))
+        model = stack.enter_context(trainer.whole_model())
+        stack.enter_context(evaluating(model))
         yield model
 
 
@@ -103,7 +119,7 @@ class Log(Hook):
     have lines of their own.  Equal runs differ only in the fields of time, memory and throughput.
     """
 
-    path: Path
+    path: Path | None  # None: of a rank that writes no log
     _: KW_ONLY
     every: int
     report: Callable[[dict[str, Any]], None]
@@ -120,7 +136,7 @@ class Log(Hook):
 
     def on_start(self, trainer: Trainer) -> None:
         self._since = trainer.step
-        self._file = self.path.open("a", encoding="utf-8")
+        self._file = None if self.path is None else self.path.open("a", encoding="utf-8")
 
     def after_step(self, trainer: Trainer, record: StepRecord) -> None:
         if record["rehearsed"]:
@@ -170,6 +186,8 @@ class Log(Hook):
 
     def write(self, trainer: Trainer, line: dict[str, Any]) -> None:
         """Write and report one line; raises CheckpointError where it cannot be written."""
+        if self.path is None:
+            return
         try:
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()
@@ -192,7 +210,8 @@ class Log(Hook):
 
     def on_end(self, trainer: Trainer) -> None:
         self.sync()
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
         if self.writer is not None:
             self.writer.close()
 

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from wordloom.nn.linear import has_fast_bf16
 from wordloom.recipe import TrainSettings
 from wordloom.training.lbfgs import LBFGS
+from wordloom.training.ranks import is_spread, spread_as, whole
 
 # Parameters within Transformer blocks: of a model, of a body under a head, of an encoder and a decoder.
-_IN_BLOCK = re.compile(r"(^|\.)((en|de)coder_)?blocks\.")
+IN_BLOCK = re.compile(r"(^|\.)((en|de)coder_)?blocks\.")
 # Coefficients of the quintic Newton-Schulz iteration (K. Jordan, "Muon", 2024): steepest at zero, so that
 # five rounds bring every singular value into about [0.7, 1.2].
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -54,11 +55,13 @@ class Muon(torch.optim.Muon):
         grads = [p.grad for p in params if p.grad is not None]
         torch._foreach_lerp_(buffers, grads, 1 - group["momentum"])
         updates = torch._foreach_lerp(grads, buffers, group["momentum"]) if group["nesterov"] else buffers
-        stacked = orthogonalise(torch.stack(list(updates)), steps=group["ns_steps"], eps=group["eps"])
+        matrices = torch.stack([whole(update) for update in updates])
+        stacked = orthogonalise(matrices, steps=group["ns_steps"], eps=group["eps"]).to(params[0].dtype)
         lr = group["lr"] * math.sqrt(max(1.0, shape[0] / shape[1]))
         weights: list[Tensor] = list(params)
         torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_add_(weights, list(stacked.to(params[0].dtype)), alpha=-lr)
+        steps = [spread_as(p, step) for p, step in zip(params, stacked, strict=True)]
+        torch._foreach_add_(weights, steps, alpha=-lr)
 
 
 def orthogonalise(matrices: Tensor, *, steps: int = 5, eps: float = 1e-7) -> Tensor:
@@ -177,12 +180,13 @@ class Optimizer:
                         name, value = key.removeprefix(prefix), tensors[key]
                         # torch keeps AdamW's step counter on the CPU unless fused on CUDA
                         on_cpu = name == "step" and not parameter.is_cuda
-                        state[name] = value.clone() if on_cpu else value.to(parameter.device)
+                        given = value.clone() if on_cpu else value.to(parameter.device)
+                        state[name] = spread_as(parameter, given)
                     part.state[parameter] = state
         if self.master is not None:
             with torch.no_grad():
                 for parameter in self.master.full.values():
-                    parameter.copy_(tensors[f"master.{self.names[parameter]}"])
+                    parameter.copy_(spread_as(parameter, tensors[f"master.{self.names[parameter]}"]))
 
 
 def build_optimizer(model: nn.Module, settings: TrainSettings) -> Optimizer:
@@ -192,7 +196,7 @@ def build_optimizer(model: nn.Module, settings: TrainSettings) -> Optimizer:
     master = MasterWeights(trained.values()) if s.precision == "bf16-pure" else None
     named = {name: p if master is None else master.of(p) for name, p in trained.items()}
     names: dict[Tensor, str] = {p: name for name, p in named.items()}
-    in_muon = {name for name, p in named.items() if p.ndim == 2 and _IN_BLOCK.search(name)}
+    in_muon = {name for name, p in named.items() if p.ndim == 2 and IN_BLOCK.search(name)}
     muon = [named[name] for name in named if name in in_muon and s.optimizer == "muon"]
     matrices = [p for name, p in named.items() if p.ndim >= 2 and not (muon and name in in_muon)]
     vectors = [p for p in named.values() if p.ndim < 2]
@@ -202,8 +206,10 @@ def build_optimizer(model: nn.Module, settings: TrainSettings) -> Optimizer:
     if s.optimizer == "lbfgs":
         return Optimizer({}, names, master, LBFGS(groups, tolerance=s.tolerance))
     parts: dict[str, torch.optim.Optimizer] = {}
-    fused = next(model.parameters()).device.type in ("cpu", "cuda")
+    first = next(model.parameters())
+    fused = first.device.type in ("cpu", "cuda")
     if s.optimizer == "sgd":
+        fused = fused and not is_spread(first)  # PyTorch has no fused SGD of distributed tensors
         parts["sgd"] = torch.optim.SGD(groups, lr=s.learning_rate, momentum=s.momentum, fused=fused)
     else:
         betas = (s.beta1, s.beta2)

@@ -23,6 +23,7 @@ from wordloom.recipe import TrainSettings
 from wordloom.training.lbfgs import HISTORY
 from wordloom.training.optimizers import build_optimizer
 from wordloom.training.precision import choose_device
+from wordloom.training.ranks import is_spread, part_here
 from wordloom.training.trainer import Trainer
 from wordloom.training.weight_average import WeightAverage, restored_weights
 
@@ -121,11 +122,12 @@ def make_plan(
     """
     s = trainer.settings
     parameters = list(trainer.model.parameters())
-    weights = sum(p.nbytes for p in (*parameters, *trainer.model.buffers()))
-    gradients = sum(p.nbytes for p in parameters if p.requires_grad)
+    weights = sum(part_here(p).nbytes for p in (*parameters, *trainer.model.buffers()))
+    gradients = sum(part_here(p).nbytes for p in parameters if p.requires_grad)
     count = _elements(trainer.optimizer.groups)
     muon = trainer.optimizer.parts.get("muon")
     in_muon = _elements(muon.param_groups) if muon else 0
+    share = gradients / max(1, sum(p.nbytes for p in parameters if p.requires_grad))  # of this rank
     optimizer = _state_bytes(s) * (count - in_muon) + 4 * in_muon
     if costs is None:
         each = flops_per_token(trainer.model, context=s.seq_len).training
@@ -135,13 +137,13 @@ def make_plan(
         optimizer += 8 * count  # master copies and their gradients
     if trainer.average is not None:
         optimizer += 4 * count
-    micro = s.micro_batch_size or s.batch_size
+    micro = max(part.count for part in trainer.ranks.parts(s.batch_size, s.micro_batch_size))
     measured = 1 if costs.dense else micro  # samples; dense activations grow with their number
     plan = Plan(
         parameters=count,
         weight_bytes=weights,
         gradient_bytes=gradients,
-        optimizer_bytes=optimizer,
+        optimizer_bytes=round(share * optimizer),
         activation_bytes=_activation_bytes(trainer, measured) * (micro // measured),
         available_bytes=_available_bytes(trainer.device),
         costs=costs,
@@ -151,7 +153,9 @@ def make_plan(
     if plan.memory_bytes > plan.available_bytes + weights:  # the weights are already there
         more = "" if ways is None else f"; {ways.advice(plan.activation_bytes)}"
         raise DeviceError(_too_much(plan.memory_bytes, plan.available_bytes) + smaller(s) + more)
-    return replace(plan, step_seconds=time_steps(trainer, timed_steps) if timed_steps else None)
+    if not timed_steps:
+        return plan
+    return replace(plan, step_seconds=time_steps(trainer, timed_steps))
 
 
 def _elements(groups: Iterable[dict[str, Any]]) -> int:
@@ -278,7 +282,7 @@ def time_steps(trainer: Trainer, steps: int) -> float:
                 trainer.train_step()
                 if trainer.device.type == "cuda":
                     torch.cuda.synchronize(trainer.device)
-                times.append(time.perf_counter() - began)
+                times.append(trainer.ranks.from_first(time.perf_counter() - began))  # all stop together
                 if (sum(times) > 60 and len(times) > 1) or (len(times) > steps and sum(times) > 2.0):
                     break
     finally:
@@ -321,11 +325,16 @@ def _peak_flops(device: torch.device, dtype: torch.dtype, threads: int) -> float
 def _activation_bytes(trainer: Trainer, samples: int) -> int:
     """Return the bytes that a forward pass keeps for the backward pass: the storages autograd saves."""
     kept: dict[int, int] = {}
-    own = {p.untyped_storage().data_ptr() for p in trainer.model.parameters()}
+
+    def weights() -> set[int]:
+        parameters = trainer.model.parameters()  # those of blocks on other ranks come and go
+        return {p.untyped_storage().data_ptr() for p in parameters if not is_spread(p)}
+
+    always = weights() if trainer.ranks.size == 1 else None
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
+        if storage.data_ptr() not in (weights() if always is None else always):
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
@@ -333,9 +342,10 @@ def _activation_bytes(trainer: Trainer, samples: int) -> int:
     batch: Any = widest(samples) if widest else trainer.batches.batch(0, samples)
     batch = to_device(batch, trainer.device)
     trainer.model.train()
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), trainer.precision.autocast():
-        loss = trainer.objective(trainer.model, batch)
-    del loss
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+    with trainer.gathered(), hooks, trainer.precision.autocast():
+        loss = trainer.loss_of(batch)
+        del loss
     _forget(trainer)
     return sum(kept.values())
 

@@ -12,7 +12,9 @@ import hashlib
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -23,10 +25,11 @@ from wordloom.data.batches.mixed import MixedBatch
 from wordloom.data.batches.order import row_samples
 from wordloom.errors import NonFiniteError
 from wordloom.nn.dropout import samples_of_rows
-from wordloom.objectives import Objective, TruncatedBPTT
+from wordloom.objectives import Loss, Objective, TruncatedBPTT
 from wordloom.recipe import TrainSettings
 from wordloom.training.optimizers import Optimizer, build_optimizer
 from wordloom.training.precision import Precision, choose_device, choose_precision
+from wordloom.training.ranks import ALONE, Part, Ranks
 from wordloom.training.schedules import learning_rate_share
 from wordloom.training.stopping import stop_on_signals
 from wordloom.training.weight_average import WeightAverage
@@ -75,12 +78,22 @@ class Trainer:
         total_steps: int,
         seed: int = 0,
         hooks: Sequence[Hook] = (),
+        ranks: Ranks = ALONE,
     ) -> None:
         self.settings = settings
+        self.ranks = ranks
         self.device = choose_device(settings.device)
         self.precision: Precision = choose_precision(settings, self.device)
         self.model = self.precision.place(model)
         self.objective = objective
+        self.loss_of: Callable[[Any], Loss] = partial(objective, self.model)
+        if ranks.size > 1:
+            from wordloom.training.sharding import LossOf, WholeCopy, mesh_of, shard_model  # takes a second
+
+            self._copy = WholeCopy(self.model)
+            mesh = mesh_of(settings.shard, ranks, self.device.type)
+            self.loss_of = LossOf(self.model, objective)
+            shard_model(self.loss_of, mesh, low_precision=self.precision.mode == "bf16")
         self.batches = batches
         self.total_steps = total_steps
         self.seed = seed
@@ -93,6 +106,7 @@ class Trainer:
         self.samples = 0  # samples drawn, over all micro-batches
         self.last_checkpoint: str | None = None
         self._stop = threading.Event()
+        self._agreed = False  # of all ranks to stop
 
     # -- the loop ------------------------------------------------------------------------------------
 
@@ -101,7 +115,7 @@ class Trainer:
         for hook in self.hooks:
             hook.on_start(self)
         with stop_on_signals(self._stop):
-            while self.step < self.total_steps and not self._stop.is_set():
+            while self.step < self.total_steps and not self._is_stopped():
                 record = self.train_step()
                 for hook in self.hooks:
                     hook.after_step(self, record)
@@ -115,17 +129,21 @@ class Trainer:
 
     @property
     def stopping(self) -> bool:
-        return self._stop.is_set() or self.step >= self.total_steps
+        return self._is_stopped() or self.step >= self.total_steps
+
+    def _is_stopped(self) -> bool:
+        """Return whether to stop: other ranks must hear of a signal first, so that all stop at one step."""
+        return self._stop.is_set() if self.ranks.size == 1 else self._agreed
 
     def train_step(self) -> StepRecord:
         """Take one optimizer step over ``batch_size`` samples, and return its record."""
         began = time.perf_counter()
         s = self.settings
-        micro = s.micro_batch_size or s.batch_size
+        parts = self.ranks.parts(s.batch_size, s.micro_batch_size)
         # all micro-batches are read first: each gradient is divided by the number of items in all of them
-        ranges = [(start, min(micro, s.batch_size - start)) for start in range(0, s.batch_size, micro)]
-        parts = [
-            to_device(self.batches.batch(self.samples + start, count), self.device) for start, count in ranges
+        read = [
+            to_device(self.batches.batch(self.samples + part.start, part.count), self.device)
+            for part in parts
         ]
         data_seconds = time.perf_counter() - began
         share = learning_rate_share(self.step, self.total_steps, s)
@@ -133,7 +151,7 @@ class Trainer:
 
         self.model.train()
         self.model.zero_grad(set_to_none=True)
-        loss, total, count = self._accumulate(parts, [self._row_samples(*each) for each in ranges])
+        loss, total, count = self._accumulate(read, parts)
         if self.optimizer.master is not None:
             self.optimizer.master.collect_gradients()
         norm = self._clip()
@@ -151,38 +169,48 @@ class Trainer:
             "step": self.step,
             "loss_total": total if finite else None,  # None: L-BFGS tried a step that was too long
             "loss_count": count if finite else 0,
-            "rehearsed": isinstance(parts[0], MixedBatch) and parts[0].new is None,
+            "rehearsed": isinstance(read[0], MixedBatch) and read[0].new is None,
             "learning_rate": self.optimizer.learning_rate,
             "gradient_norm": norm if finite else None,
             "seconds": time.perf_counter() - began,
             "data_seconds": data_seconds,
         }
 
-    def _row_samples(self, start: int, count: int) -> Any:
-        """Return the sample of each row of a micro-batch, for dropout."""
-        return row_samples(self.batches, self.samples + start, count)
-
-    def _accumulate(self, parts: Sequence[Any], samples: Sequence[Any]) -> tuple[float, float, int]:
+    def _accumulate(self, batches: Sequence[Any], parts: Sequence[Part]) -> tuple[float, float, int]:
         """Accumulate gradients of the summed loss over the global count; return (loss, nats, items scored).
 
         Each term of a loss of several terms has its own global count; the nats are then the mean loss times
         the count of the first term.  A small batch may have no masked word, and its loss is 0.
         """
-        scored = (scored_items(self.objective, part) for part in parts)
-        counts = [sum(each) for each in zip(*scored, strict=True)]
-        totals = [0.0] * len(counts)
-        for part, numbers in zip(parts, samples, strict=True):
+        scored = torch.tensor([scored_items(self.objective, batch) for batch in batches])  # [parts, k]
+        used = torch.tensor([not part.idle for part in parts])
+        counts = self.ranks.summed(scored[used].sum(dim=0))
+        totals = torch.zeros(len(counts), dtype=torch.float64)
+        divisors = counts.clamp(min=1).to(self.device)
+        for batch, part in zip(batches, parts, strict=True):
             self._seed_dropout()
+            numbers = row_samples(self.batches, self.samples + part.start, part.count)
             with samples_of_rows(numbers):  # also in the backward pass, where blocks may be computed again
                 with self.precision.autocast():
-                    loss = self.objective(self.model, part)
+                    loss = self.loss_of(batch)
                 terms = loss.total.reshape(-1)  # [k]
-                torch.autograd.backward((terms / terms.new_tensor(counts).clamp(min=1)).sum())
-            totals = [sum(each) for each in zip(totals, terms.tolist(), strict=True)]
-        if len(counts) == 1:
-            return totals[0] / max(1, counts[0]), totals[0], counts[0]
-        mean = sum(total / max(1, count) for total, count in zip(totals, counts, strict=True))
-        return mean, mean * counts[0], counts[0]
+                mean = (terms / divisors).sum()
+                torch.autograd.backward(mean * 0 if part.idle else mean)
+            if not part.idle:
+                totals += terms.detach().double().cpu()
+        totals = self._agree(totals)
+        first = int(counts[0])
+        loss_of_step = float((totals / counts.clamp(min=1)).sum())
+        return loss_of_step, float(totals[0]) if len(totals) == 1 else loss_of_step * first, first
+
+    def _agree(self, totals: Tensor) -> Tensor:
+        """Return the sum of ``totals`` over ranks; learn whether one of them has been told to stop."""
+        if self.ranks.size == 1:
+            return totals
+        told = totals.new_tensor([self._stop.is_set()])
+        *sums, stops = self.ranks.summed(torch.cat([totals, told])).unbind()
+        self._agreed = bool(stops)
+        return torch.stack(sums)
 
     def _seed_dropout(self) -> None:
         seed = dropout_seed(self.seed, self.step)
@@ -194,7 +222,7 @@ class Trainer:
     def _clip(self) -> float:
         """Scale larger gradients down to norm ``clip``, and return their norm before clipping."""
         parameters = [p for group in self.optimizer.groups for p in group["params"]]
-        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        norm = self.ranks.whole(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
         size, clip = float(norm), self.settings.clip
         # L-BFGS needs the true gradients; scaling by 1 would cost two passes over all gradients
         if clip is not None and self.optimizer.lbfgs is None and not size + 1e-6 <= clip:
@@ -217,15 +245,39 @@ class Trainer:
             "or look at those documents"
         )
 
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Make the weights of the model readable within the block, where all ranks must call it alike."""
+        if self.ranks.size == 1:
+            yield
+            return
+        from wordloom.training.sharding import gathered
+
+        with gathered(self.loss_of):
+            yield
+
+    @contextmanager
+    def whole_model(self) -> Iterator[Any]:
+        """Yield the model with all its weights, which only the first rank may read."""
+        if self.ranks.size == 1:
+            yield self.model
+            return
+        with self._copy.of(self.model, self.ranks) as model:
+            yield model
+
     # -- state -----------------------------------------------------------------------------------------
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return all state except the model's weights: (tensors, plain values)."""
-        tensors = self.optimizer.state_tensors()
+        """Return all state except the model's weights: (tensors, plain values).
+
+        All ranks must ask for it together, and only the first one has the tensors.
+        """
+        spread = self.optimizer.state_tensors()
         if self.average is not None:
-            tensors.update(self.average.state_tensors())
+            spread.update(self.average.state_tensors())
+        tensors = {name: self._on_first(tensor) for name, tensor in spread.items()}
         if isinstance(self.objective, TruncatedBPTT):
-            tensors.update(self.objective.state_tensors())
+            tensors.update(self._carried(self.objective))
         values = {
             "step": self.step,
             "samples": self.samples,
@@ -234,6 +286,28 @@ class Trainer:
             "hooks": {type(hook).__name__: hook.state_dict() for hook in self.hooks},
         }
         return tensors, values
+
+    def _carried(self, objective: TruncatedBPTT) -> dict[str, Tensor]:
+        """Return the recurrent states of all rows of a step, of which each rank has its own."""
+        tensors = objective.state_tensors()
+        if self.ranks.size == 1:
+            return tensors
+        parts = self.ranks.parts(self.settings.batch_size)
+        own = slice(parts[0].start, parts[0].start + parts[0].count)
+        there = slice(own.start - objective.first, own.stop - objective.first)
+        whole = {}
+        for name, tensor in tensors.items():
+            rows = tensor.new_zeros(self.settings.batch_size, *tensor.shape[1:])
+            rows[own] = tensor[there]
+            whole[name] = self.ranks.summed(rows)
+        return whole
+
+    def _on_first(self, tensor: Tensor) -> Tensor:
+        """Return a tensor whole, on the first rank of several on its CPU and empty elsewhere."""
+        if self.ranks.size == 1:
+            return tensor
+        whole = self.ranks.whole(tensor)
+        return whole.cpu() if self.ranks.is_first else whole.new_empty(0)
 
     def load_state_dict(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """Restore the state of :meth:`state_dict`."""

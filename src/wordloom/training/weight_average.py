@@ -11,6 +11,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from wordloom.training.ranks import spread_as
+
 
 @contextmanager
 def restored_weights(model: nn.Module) -> Iterator[None]:
@@ -67,4 +69,4 @@ class WeightAverage:
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
         self.updates = int(tensors["average_updates"])
         for name, average in zip(self.names, self.average, strict=True):
-            average.copy_(tensors[f"average.{name}"])
+            average.copy_(spread_as(average, tensors[f"average.{name}"]))

@@ -193,7 +193,7 @@ class SaveByTime(Hook):
         write_checkpoint(
             trainer,
             self.run,
-            write_model=lambda folder: save_weights(trainer.model, folder),
+            write_model=save_weights,
             facts={},
             keep_last=2,
             best_step=None,

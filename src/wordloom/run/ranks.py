@@ -1,0 +1,73 @@
+"""Runs of several ranks: what they must have in common, and what they cannot train."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from importlib.metadata import version
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from wordloom.errors import CheckpointError, RecipeError
+from wordloom.recipe import Recipe
+from wordloom.training.ranks import Ranks
+
+
+def refuse_alone(recipe: Recipe, ranks: Ranks) -> None:
+    """Raise RecipeError for a recipe that one process, or fewer of them, must train."""
+    s = recipe.train
+    if s.optimizer == "lbfgs":
+        raise RecipeError(
+            "train.optimizer 'lbfgs' searches along a line of all weights in one process; leave out "
+            "torchrun, or take adamw or sgd"
+        )
+    if s.objective == "contrastive":
+        raise RecipeError(
+            "train.objective 'contrastive' takes its negatives from one process; leave out torchrun"
+        )
+    if s.objective == "truncated_bptt" and any(
+        part.idle
+        for rank in range(ranks.size)
+        for part in Ranks(rank, ranks.size).parts(s.batch_size, s.micro_batch_size)
+    ):
+        raise RecipeError(
+            f"train.objective 'truncated_bptt' carries the state of each row, and {ranks.size} ranks share "
+            f"train.batch_size {s.batch_size} unevenly; leave out train.micro_batch_size, and give each rank "
+            "a row"
+        )
+    if s.inspect and s.shard != "none":
+        raise RecipeError("train.inspect reads whole weights, and train.shard shares them out; leave one out")
+    if recipe.old_task is not None and s.language_model_texts == "old" and s.language_model_weight:
+        raise RecipeError(
+            "[old_task] beside the new task in every step is trained by one process; leave out torchrun"
+        )
+
+
+def describe(shard: str, ranks: Ranks) -> str:
+    """Return in words what ranks share out."""
+    if shard == "none":
+        return "each with all weights"
+    machine = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.size))
+    across = ranks.size if shard == "full" else machine
+    return f"weights, gradients and optimizer state shared out over {across}"
+
+
+def check_equal(ranks: Ranks, facts: dict[str, Any]) -> None:
+    """Raise CheckpointError unless all ranks have the same recipe, data, tokenizer and versions."""
+    mine = {**facts, "versions": {name: version(name) for name in ("torch", "wordloom", "numpy")}}
+    names = sorted(mine)
+    digests = [hashlib.sha256(json.dumps(mine[name], sort_keys=True).encode()).digest() for name in names]
+    own = torch.frombuffer(bytearray(b"".join(digests)), dtype=torch.uint8).view(len(names), 32)
+    every = [torch.empty_like(own) for _ in range(ranks.size)]
+    dist.all_gather(every, own)
+    for rank, theirs in enumerate(every):
+        for name, same in zip(names, (theirs == every[0]).all(dim=1).tolist(), strict=True):
+            if not same:
+                what = _WORDS.get(name, name)
+                raise CheckpointError(f"rank {rank} has another {what} than rank 0; give all ranks the same")
+
+
+_WORDS = {"data": "training text", "base": "model to start from", "versions": "version of torch or Wordloom"}

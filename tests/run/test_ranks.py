@@ -1,0 +1,149 @@
+"""Several ranks train what one process trains: every objective and family, by torchrun with gloo."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from tests.run.conftest import write_corpus, write_recipe
+from tests.run.tasks.test_lora_tasks import CASES
+
+from wordloom.run import train
+
+ROOT = Path(__file__).parents[2]
+WORKER = Path(__file__).with_name("rank_worker.py")
+# Biases of keys have no gradient but rounding, which AdamW would enlarge to whole steps with a small epsilon.
+SETTINGS = ("train.epsilon=1e-4", "train.precision=fp32")
+
+
+def torchrun(ranks: int, *arguments: Any, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    """Run a script, or with "-m" a module, on ``ranks`` ranks of this machine."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    return subprocess.run(
+        [*command, *map(str, arguments)], capture_output=True, text=True, timeout=timeout,
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+def run_of(
+    recipe: Path | str, out: Path, *settings: str, start: Path | None = None, resume: bool = False
+) -> dict[str, Any]:
+    return {
+        "recipe": str(recipe), "settings": [*SETTINGS, *settings], "out": str(out),
+        "start": None if start is None else str(start), "resume": resume,
+    }  # fmt: skip
+
+
+def on_ranks(ranks: int, place: Path, *runs: dict[str, Any]) -> None:
+    """Train ``runs`` one after another on ``ranks`` ranks."""
+    (place / "runs.json").write_text(json.dumps(runs))
+    done = torchrun(ranks, WORKER, place / "runs.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def alone(run: dict[str, Any]) -> Path:
+    """Train a run in this process."""
+    return train(run["recipe"], run["settings"], out=run["out"], start_from=run["start"]).folder
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+TIMES = ("seconds", "tokens_per_second", "data_wait_share", "memory_mb", "seconds_left", "flop_utilisation")
+
+
+def assert_equal_runs(one: Path, many: Path) -> None:
+    """Weights and logged figures are equal to 1e-6, of the norm of all weights and of each figure."""
+    name = next(each for each in ("adapter_model.safetensors", "model.safetensors") if (one / each).exists())
+    expected, found = load_file(one / name), load_file(many / name)
+    assert expected.keys() == found.keys()
+    off = sum(float((found[key].double() - expected[key].double()).norm()) ** 2 for key in expected)
+    size = sum(float(tensor.double().norm()) ** 2 for tensor in expected.values())
+    assert (off / size) ** 0.5 < 1e-6, many
+    assert len(lines(one)) == len(lines(many))
+    for a, b in zip(lines(one), lines(many), strict=True):
+        assert a.keys() == b.keys()
+        for key in a.keys() - set(TIMES):
+            if key in ("pearson", "spearman"):  # of predictions that are still almost equal
+                assert b[key] == pytest.approx(a[key], abs=1e-2), (many, a["step"], key)
+            elif isinstance(a[key], float):
+                assert b[key] == pytest.approx(a[key], rel=1e-5, abs=1e-6), (many, a["step"], key)
+            else:
+                assert a[key] == b[key], (many, a["step"], key)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("WORDLOOM_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def test_two_ranks_train_every_objective_as_one(place: Path, rng: random.Random) -> None:
+    """With adapters over every family, dropout, gradients of half a batch, and sharding drawn anew."""
+    runs, ones = [], []
+    for i, (name, case) in enumerate(CASES.items()):
+        if name == "contrastive":  # refused
+            continue
+        folder = place / str(i)
+        folder.mkdir()
+        recipe = case.write(folder)
+        shard = f"train.shard={rng.choice(['none', 'full'])}"
+        given = ["lora.rank=2", "lora.alpha=4", "train.save_every=0", *case.settings]
+        ones.append(run_of(recipe, folder / "one", *given, start=folder / "body"))
+        runs.append(run_of(recipe, folder / "many", *given, shard, start=folder / "body"))
+    for run in ones:
+        alone(run)
+    on_ranks(2, place, *runs)
+    for one, many in zip(ones, runs, strict=True):
+        assert_equal_runs(Path(one["out"]), Path(many["out"]))
+
+
+def cut(folder: Path, step: int) -> None:
+    """Take away what a run wrote after ``step``, as if it had been killed."""
+    for path in (folder / "checkpoints").iterdir():
+        if int(path.name.removeprefix("step-")) > step:
+            shutil.rmtree(path)
+    for name in ("config.json", "model.safetensors", "generation_config.json"):
+        (folder / name).unlink()
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_run_resumes_on_another_number_of_ranks(family: str, place: Path, rng: random.Random) -> None:
+    """With an average, Muon or SGD, uneven parts, and texts that are written on the way."""
+    recipe = write_recipe(place, write_corpus(place), family)
+    optimizer = rng.choice(["muon", "adamw", "sgd"])
+    rate = 0.1 if optimizer == "sgd" else 1e-2
+    batch = rng.choice([1, 5, 6, 7])
+    given = [f"train.optimizer={optimizer}", f"train.learning_rate={rate}", f"train.batch_size={batch}",
+             f"train.micro_batch_size={rng.randint(1, batch)}", "train.keep_last=9"]  # fmt: skip
+    if optimizer == "sgd":
+        given.append("train.epsilon=none")
+    whole = alone(run_of(recipe, place / "whole", *given))
+    on_ranks(4, place, run_of(recipe, place / "begun", *given, "train.shard=hybrid"))
+    assert_equal_runs(whole, place / "begun")
+    cut(place / "begun", 10)
+    one = run_of(recipe, place / "begun", *given, "train.shard=hybrid", resume=True)
+    train(recipe, one["settings"], out=place / "begun", resume=True)
+    assert_equal_runs(whole, place / "begun")
+    cut(whole, 10)
+    on_ranks(3, place, run_of(recipe, whole, *given, resume=True))
+    assert_equal_runs(place / "begun", whole)
+
+
+def test_what_one_process_must_train_is_refused_in_one_line(place: Path) -> None:
+    recipe = write_recipe(place, write_corpus(place), "llama")
+    done = torchrun(2, "-m", "wordloom", "train", recipe, "train.optimizer=lbfgs", "--out", place / "run")
+    assert done.returncode != 0
+    ours = [line for line in done.stderr.splitlines() if line.startswith("wordloom: ")]
+    assert len(ours) == 1
+    assert not (place / "run").exists()
