@@ -24,6 +24,7 @@ from wordloom.cli import (
     merge,
     predict,
     serve,
+    slurm,
     sweep,
     tokenize,
     train,
@@ -57,6 +58,7 @@ app = typer.Typer(
 )
 app.command("train")(train.command)
 app.command("sweep")(sweep.command)
+app.command("slurm")(slurm.command)
 app.command("evaluate")(evaluate.command)
 app.command("predict")(predict.command)
 app.command("generate")(generate.command)

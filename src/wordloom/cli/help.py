@@ -60,6 +60,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "serve": ("serve runs/assistant", "serve runs/llama old=runs/lstm --port 8080"),
     "train": ("train llama-gutenberg --out runs/llama train.steps=500", "train runs/llama --resume"),
     "sweep": ("sweep mrpc.toml train.learning_rate=2e-5,3e-5 train.epochs=2,3 --from CHECKPOINT",),
+    "slurm": ("slurm my-model.toml --nodes 4 --partition gpu --setup 'source .venv/bin/activate' > job.sh",),
     "evaluate": (
         "evaluate runs/llama book.txt",
         "evaluate runs/reviews dev.csv --text-column review --label-column stars",
