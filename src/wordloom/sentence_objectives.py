@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any, Literal, TypeAlias
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -64,7 +65,7 @@ def contrast(vectors: Tensor, texts: Tensor, scale: float) -> Tensor:
 class Contrastive:
     """Cross-entropy of each row's second text among all texts of the batch but the first ones.
 
-    All negatives come from the micro-batch.
+    All negatives come from the micro-batch; in training on several ranks, from that of all ranks.
 
     Attributes:
         scale: Factor of the cosines; 1 / scale is also called the temperature.
@@ -81,8 +82,11 @@ class Contrastive:
         assert tokens is not None
         assert attend is not None
         vectors = text_vectors(model, tokens, attend, self.pooling)
+        texts, own = batch.targets, slice(None)
+        if torch.is_grad_enabled() and dist.is_initialized() and dist.get_world_size() > 1:
+            vectors, texts, own = _of_all_ranks(vectors, texts)
         with torch.autocast(vectors.device.type, enabled=False):
-            total = self.nats(contrast(vectors, batch.targets, self.scale)).sum()
+            total = self.nats(contrast(vectors, texts, self.scale))[own].sum()
         return Loss(total, torch.tensor(len(tokens), device=total.device))
 
     def nats(self, logits: Tensor) -> Tensor:
@@ -97,6 +101,37 @@ class Contrastive:
     def counts(self, batch: LabelBatch) -> list[int]:
         """Return the number of rows."""
         return [len(batch.targets)]
+
+
+def _of_all_ranks(vectors: Tensor, texts: Tensor) -> tuple[Tensor, Tensor, slice]:
+    """Return the vectors [B, K, D] and texts [B, K] of all ranks, and where this rank's rows are."""
+    counts = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=vectors.device)
+    counts[dist.get_rank()] = len(vectors)
+    dist.all_reduce(counts)
+    stops = counts.cumsum(0).tolist()
+    own = slice(stops[dist.get_rank()] - len(vectors), stops[dist.get_rank()])
+    every = texts.new_zeros(stops[-1], texts.shape[1])
+    every[own] = texts
+    dist.all_reduce(every)
+    return _Gathered.apply(vectors, own, stops[-1]), every, own  # type: ignore[no-untyped-call]
+
+
+class _Gathered(torch.autograd.Function):
+    """The rows of all ranks, from those of each; the gradient of a row is the sum over ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor, own: slice, n: int) -> Tensor:
+        ctx.own = own
+        every = vectors.new_zeros(n, *vectors.shape[1:])
+        every[own] = vectors
+        dist.all_reduce(every)
+        return every
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        grad = grad.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(grad)
+        return grad[ctx.own], None, None
 
 
 class CosineSimilarity:

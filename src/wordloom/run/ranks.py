@@ -24,19 +24,19 @@ def refuse_alone(recipe: Recipe, ranks: Ranks) -> None:
             "train.optimizer 'lbfgs' searches along a line of all weights in one process; leave out "
             "torchrun, or take adamw or sgd"
         )
-    if s.objective == "contrastive":
-        raise RecipeError(
-            "train.objective 'contrastive' takes its negatives from one process; leave out torchrun"
-        )
-    if s.objective == "truncated_bptt" and any(
+    reasons = {
+        "truncated_bptt": "carries the state of each row",
+        "contrastive": "compares the rows of all ranks",
+    }
+    if s.objective in reasons and any(
         part.idle
         for rank in range(ranks.size)
         for part in Ranks(rank, ranks.size).parts(s.batch_size, s.micro_batch_size)
     ):
         raise RecipeError(
-            f"train.objective 'truncated_bptt' carries the state of each row, and {ranks.size} ranks share "
-            f"train.batch_size {s.batch_size} unevenly; leave out train.micro_batch_size, and give each rank "
-            "a row"
+            f"train.objective '{s.objective}' {reasons[s.objective]}, and {ranks.size} ranks cannot share "
+            f"train.batch_size {s.batch_size} in equal steps; leave out train.micro_batch_size, and give "
+            "each rank a row"
         )
     if s.inspect and s.shard != "none":
         raise RecipeError("train.inspect reads whole weights, and train.shard shares them out; leave one out")
