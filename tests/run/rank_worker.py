@@ -1,33 +1,42 @@
-"""Train the runs of a JSON file, one after another; torchrun starts this on every rank."""
+"""Train the runs of a JSON file, one after another; torchrun starts this on every rank.
+
+``"rank 0"`` and ``"rank 1"`` of a run hold settings of one rank alone, and ``"limit"`` the largest file that
+rank 0 can write.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import resource
+import signal
 import sys
-import traceback
 from pathlib import Path
 
 import torch
 
-from wordloom.errors import WordloomError
+from wordloom.errors import RankError, WordloomError
 from wordloom.run import train
 
 
 def main(path: Path) -> None:
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo")
-    for run in json.loads(path.read_text()):
-        try:
-            train(
-                run["recipe"], run["settings"], out=run["out"], start_from=run["start"], resume=run["resume"]
-            )
-        except WordloomError as error:
-            print(f"{run['out']}: {error}", flush=True)
-        except Exception:
-            print(run["out"], flush=True)
-            traceback.print_exc()
-            raise
+    runs, rank = json.loads(path.read_text()), os.environ["RANK"]
+    if len(runs) > 1:  # one group for all
+        torch.distributed.init_process_group("gloo")
+    for run in runs:
+        if "limit" in run and rank == "0":
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (run["limit"], run["limit"]))
+        settings = [*run["settings"], *run.get(f"rank {rank}", [])]
+        train(run["recipe"], settings, out=run["out"], start_from=run["start"], resume=run["resume"])
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    try:
+        main(Path(sys.argv[1]))
+    except RankError:
+        sys.exit(2)
+    except WordloomError as error:
+        print(f"wordloom: {error}", file=sys.stderr, flush=True)
+        sys.exit(2)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from safetensors.torch import load_file
 from tests.run.conftest import write_corpus, write_recipe
@@ -20,18 +23,20 @@ from wordloom.run import train
 
 ROOT = Path(__file__).parents[2]
 WORKER = Path(__file__).with_name("rank_worker.py")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 # Biases of keys have no gradient but rounding, which AdamW would enlarge to whole steps with a small epsilon.
 SETTINGS = ("train.epsilon=1e-4", "train.precision=fp32")
 
 
 def torchrun(ranks: int, *arguments: Any, timeout: float = 300) -> subprocess.CompletedProcess[str]:
     """Run a script, or with "-m" a module, on ``ranks`` ranks of this machine."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command = [*TORCHRUN, f"--nproc-per-node={ranks}", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment())
+
+
+def environment() -> dict[str, str]:
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    return subprocess.run(
-        [*command, *map(str, arguments)], capture_output=True, text=True, timeout=timeout,
-        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
 
 
 def run_of(
@@ -45,9 +50,21 @@ def run_of(
 
 def on_ranks(ranks: int, place: Path, *runs: dict[str, Any]) -> None:
     """Train ``runs`` one after another on ``ranks`` ranks."""
-    (place / "runs.json").write_text(json.dumps(runs))
-    done = torchrun(ranks, WORKER, place / "runs.json")
+    done = _on_ranks(ranks, place, *runs)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def error_on_ranks(ranks: int, place: Path, run: dict[str, Any]) -> str:
+    """Return the one line with which a run ends on all ranks."""
+    done = _on_ranks(ranks, place, run)
+    assert done.returncode != 0
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("wordloom: "))
+    return line.removeprefix("wordloom: ")
+
+
+def _on_ranks(ranks: int, place: Path, *runs: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    (place / "runs.json").write_text(json.dumps(runs))
+    return torchrun(ranks, WORKER, place / "runs.json")
 
 
 def alone(run: dict[str, Any]) -> Path:
@@ -136,6 +153,67 @@ def test_a_run_resumes_on_another_number_of_ranks(family: str, place: Path, rng:
     cut(whole, 10)
     on_ranks(3, place, run_of(recipe, whole, *given, resume=True))
     assert_equal_runs(place / "begun", whole)
+
+
+def started(place: Path, recipe: Path, out: Path, *settings: str) -> subprocess.Popen[bytes]:
+    """Start a run of two ranks in the background."""
+    (place / "runs.json").write_text(json.dumps([run_of(recipe, out, *settings)]))
+    return subprocess.Popen(
+        [*TORCHRUN, "--nproc-per-node=2", str(WORKER), str(place / "runs.json")], env=environment(),
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
+    while not path.exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+
+
+def test_a_killed_rank_ends_the_job_and_nothing_is_lost(place: Path, rng: random.Random) -> None:
+    """At any moment, also in a save; the resumed run has the bytes of an uninterrupted one."""
+    recipe, given = write_recipe(place, write_corpus(place)), ["train.shard=full", "train.save_every=2"]
+    on_ranks(2, place, run_of(recipe, place / "whole", *given))
+    run = place / "killed"
+    process = started(place, recipe, run, *given)
+    wait_for(run / "checkpoints" / f"step-{rng.choice([2, 4, 6])}", process)
+    time.sleep(rng.random())
+    ranks = psutil.Process(process.pid).children()
+    if ranks:  # else the run has ended already
+        rng.choice(ranks).kill()
+    process.wait(60)
+    assert not ranks or process.returncode != 0 or (run / "model.safetensors").exists()
+    on_ranks(2, place, run_of(recipe, run, *given, resume=True))
+    for name in ("model.safetensors", "checkpoints/step-24/trainer/state.safetensors"):
+        assert (run / name).read_bytes() == (place / "whole" / name).read_bytes(), name
+
+
+def test_sigterm_to_torchrun_makes_one_checkpoint(place: Path) -> None:
+    recipe, run = write_recipe(place, write_corpus(place)), place / "run"
+    process = started(place, recipe, run, "train.steps=5000", "train.save_every=0", "train.log_every=1")
+    wait_for(run / "metrics.jsonl", process)
+    while not (run / "metrics.jsonl").read_text().count("\n"):
+        time.sleep(0.02)
+    process.terminate()
+    assert process.wait(60) != 0
+    (saved,) = (run / "checkpoints").iterdir()
+    assert (saved / "model.safetensors").exists()
+    assert len(lines(run)) >= int(saved.name.removeprefix("step-"))
+
+
+def test_the_mistakes_of_one_rank_are_one_line(place: Path, rng: random.Random) -> None:
+    """A full disk, other data or settings, a loss that is not finite; the last good checkpoint stays."""
+    recipe = write_recipe(place, write_corpus(place))
+    full = run_of(recipe, place / "full", "train.save_every=1000") | {"limit": 30_000}
+    assert "could not write checkpoint" in error_on_ranks(2, place, full)
+    assert not list((place / "full" / "checkpoints").iterdir())
+    other = rng.choice([["seed=6"], [f"data.train={place}/other.jsonl"]])
+    (place / "other.jsonl").write_text((place / "corpus.jsonl").read_text().replace("cat", "cow"))
+    differs = error_on_ranks(2, place, run_of(recipe, place / "differs") | {"rank 1": other})
+    assert differs.startswith("rank 1 has another ")
+    assert not (place / "differs").exists()
+    diverges = run_of(recipe, place / "diverges", "train.learning_rate=1e30", "train.warmup_steps=0")
+    assert re.search(r"^step \d+: .*not taken", error_on_ranks(2, place, diverges))
 
 
 def test_what_one_process_must_train_is_refused_in_one_line(place: Path) -> None:

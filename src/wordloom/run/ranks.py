@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from wordloom.errors import CheckpointError, RecipeError
+from wordloom.errors import CheckpointError, RankError, RecipeError
 from wordloom.recipe import Recipe
 from wordloom.training.ranks import Ranks
 
@@ -66,8 +66,10 @@ def check_equal(ranks: Ranks, facts: dict[str, Any]) -> None:
     for rank, theirs in enumerate(every):
         for name, same in zip(names, (theirs == every[0]).all(dim=1).tolist(), strict=True):
             if not same:
-                what = _WORDS.get(name, name)
-                raise CheckpointError(f"rank {rank} has another {what} than rank 0; give all ranks the same")
+                what = f"rank {rank} has another {_WORDS.get(name, name)} than rank 0"
+                if not ranks.is_first:
+                    raise RankError(what)
+                raise CheckpointError(f"{what}; give all ranks the same")
 
 
 _WORDS = {"data": "training text", "base": "model to start from", "versions": "version of torch or Wordloom"}

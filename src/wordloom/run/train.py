@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from wordloom.errors import CheckpointError, DeviceError, RecipeError
+from wordloom.errors import CheckpointError, DeviceError, NonFiniteError, RankError, RecipeError
 from wordloom.evaluate import signature
 from wordloom.files import sync_tree
 from wordloom.objectives import objective
@@ -88,7 +88,12 @@ def train(
             loaded, path = _chosen(recipe, overrides, out, start_from, resume=resume, say=progress.say)
             if ranks.size > 1:
                 refuse_alone(loaded, ranks)
-        return _locked(loaded, path, ranks, resume=resume, force=force, progress=progress)
+        try:
+            return _locked(loaded, path, ranks, resume=resume, force=force, progress=progress)
+        except NonFiniteError as error:
+            if ranks.is_first:
+                raise
+            raise RankError(str(error)) from error  # all ranks know it, and one says it
 
 
 def _chosen(

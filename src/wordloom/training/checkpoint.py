@@ -51,8 +51,7 @@ def write_checkpoint(
         trainer.last_checkpoint = str(final)
         return final
     ranks = trainer.ranks
-    with ranks.together():
-        _refuse_not_finite(trainer)
+    _refuse_not_finite(trainer)
     tensors, values = trainer.state_dict()
     with trainer.whole_model() as model, ranks.together():
         if ranks.is_first:
@@ -81,7 +80,9 @@ def write_checkpoint(
 
 
 def _refuse_not_finite(trainer: Trainer) -> None:
-    if (name := not_finite(trainer)) is not None:
+    name = not_finite(trainer)
+    if trainer.ranks.summed(torch.tensor([name is not None], dtype=torch.int64)).any():
+        name = name or "a weight of another rank"
         raise NonFiniteError(
             f"step {trainer.step}: {name} is not finite; no checkpoint of this step was written. Last good "
             f"checkpoint: {trainer.last_checkpoint or 'none yet'}. Lower train.learning_rate or lengthen "
