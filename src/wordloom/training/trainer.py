@@ -12,9 +12,8 @@ import hashlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -86,14 +85,14 @@ class Trainer:
         self.precision: Precision = choose_precision(settings, self.device)
         self.model = self.precision.place(model)
         self.objective = objective
-        self.loss_of: Callable[[Any], Loss] = partial(objective, self.model)
+        self._spread: Any = None  # the model and its loss over several ranks
         if ranks.size > 1:
             from wordloom.training.sharding import LossOf, WholeCopy, mesh_of, shard_model  # takes a second
 
             self._copy = WholeCopy(self.model)
             mesh = mesh_of(settings.shard, ranks, self.device.type)
-            self.loss_of = LossOf(self.model, objective)
-            shard_model(self.loss_of, mesh, low_precision=self.precision.mode == "bf16")
+            self._spread = LossOf(self.model, objective)
+            shard_model(self._spread, mesh, low_precision=self.precision.mode == "bf16")
         self.batches = batches
         self.total_steps = total_steps
         self.seed = seed
@@ -176,6 +175,11 @@ class Trainer:
             "data_seconds": data_seconds,
         }
 
+    def loss_of(self, batch: Any) -> Loss:
+        """Return the loss of the model for a batch."""
+        loss: Loss = self.objective(self.model, batch) if self._spread is None else self._spread(batch)
+        return loss
+
     def _accumulate(self, batches: Sequence[Any], parts: Sequence[Part]) -> tuple[float, float, int]:
         """Accumulate gradients of the summed loss over the global count; return (loss, nats, items scored).
 
@@ -253,7 +257,7 @@ class Trainer:
             return
         from wordloom.training.sharding import gathered
 
-        with gathered(self.loss_of):
+        with gathered(self._spread):
             yield
 
     @contextmanager
