@@ -93,7 +93,7 @@ def test_other_tools_translate_as_we_do_by_what_the_folder_says(recipe, tmp_path
 
 @pytest.mark.parametrize("family", MODELS)
 def test_numbers_are_translated(recipe, tmp_path, family):
-    result = train(recipe(family), ["train.epochs=20"], out=tmp_path / "run")
+    result = train(recipe(family), ["train.epochs=60"], out=tmp_path / "run")
     rows = lines(result.folder)
     losses = [row["loss"] for row in rows if row["kind"] == "evaluate"]
     assert losses[-1] < 0.3 < losses[0]
@@ -205,7 +205,7 @@ def test_label_smoothing_is_torchs(dtype, rows):
 
 def test_a_marian_folder_of_two_vocabularies_is_read_by_transformers_and_translates_alike(recipe, tmp_path):
     transformers = pytest.importorskip("transformers")
-    run = train(recipe(), ["train.epochs=8", "tokenizer.separate=true"], out=tmp_path / "run").folder
+    run = train(recipe(), ["train.epochs=20", "tokenizer.separate=true"], out=tmp_path / "run").folder
     theirs = transformers.MarianMTModel.from_pretrained(run).eval()
     source = transformers.AutoTokenizer.from_pretrained(run, subfolder="source_tokenizer")
     tokenizer = transformers.AutoTokenizer.from_pretrained(run)
