@@ -218,8 +218,13 @@ def test_the_mistakes_of_one_rank_are_one_line(place: Path, rng: random.Random) 
 
 def test_what_one_process_must_train_is_refused_in_one_line(place: Path) -> None:
     recipe = write_recipe(place, write_corpus(place), "llama")
-    done = torchrun(2, "-m", "wordloom", "train", recipe, "train.optimizer=lbfgs", "--out", place / "run")
-    assert done.returncode != 0
-    ours = [line for line in done.stderr.splitlines() if line.startswith("wordloom: ")]
-    assert len(ours) == 1
-    assert not (place / "run").exists()
+    (place / "words.txt").write_text("a b c\n")
+    for command, advice in (
+        (["train", recipe, 'train.inspect=["heads"]', "train.shard=full"], "leave one out"),
+        (["vectors", "train", "--corpus", place / "words.txt"], "leave out torchrun"),
+    ):
+        done = torchrun(2, "-m", "wordloom", *command, "--out", place / "run")
+        assert done.returncode != 0
+        (line,) = (line for line in done.stderr.splitlines() if line.startswith("wordloom: "))
+        assert advice in line
+        assert not (place / "run").exists()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from wordloom.errors import RecipeError
+from wordloom.errors import RankError, RecipeError
 from wordloom.progress import TrainingProgress
 from wordloom.recipe.vectors import VectorRecipe, load_vector_recipe
 from wordloom.run.folder import RunFolder, refuse_changes
@@ -38,6 +39,13 @@ def train_vectors(
     Raises WordloomError for mistakes that the user can correct, NonFiniteError when the vectors diverge.
     """
     progress = progress or TrainingProgress()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        if int(os.environ.get("RANK", "0")):
+            raise RankError("the first rank says why")
+        raise RecipeError(
+            "static word vectors are trained by the threads of one process; leave out torchrun, and set "
+            "vectors.threads"
+        )
     loaded = None if recipe is None else load_vector_recipe(recipe, overrides, say=progress.say)
     if out is not None and (loaded is not None or resume):
         path = Path(out)
