@@ -79,8 +79,11 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 TIMES = ("seconds", "tokens_per_second", "data_wait_share", "memory_mb", "seconds_left", "flop_utilisation")
 
 
-def assert_equal_runs(one: Path, many: Path) -> None:
-    """Weights and logged figures are equal to 1e-6, of the norm of all weights and of each figure."""
+def assert_equal_runs(one: Path, many: Path, *, rounds: bool = False) -> None:
+    """Weights and logged figures are equal to 1e-6, of the norm of all weights and of each figure.
+
+    Figures of a model that ``rounds`` its inputs to 8 bits are equal to 1e-5: a rounding can go either way.
+    """
     name = next(each for each in ("adapter_model.safetensors", "model.safetensors") if (one / each).exists())
     expected, found = load_file(one / name), load_file(many / name)
     assert expected.keys() == found.keys()
@@ -94,7 +97,9 @@ def assert_equal_runs(one: Path, many: Path) -> None:
             if key in ("pearson", "spearman"):
                 continue  # the order of predictions that are still almost equal is one of roundings
             if isinstance(a[key], float):
-                assert b[key] == pytest.approx(a[key], rel=1e-5, abs=1e-6), (many, a["step"], key)
+                off = {"loss": 1e-6, "perplexity": 1e-5}.get(key, 2e-6)  # perplexity is exp(loss)
+                off = 1e-5 if rounds else off
+                assert b[key] == pytest.approx(a[key], rel=off, abs=1e-7), (many, a["step"], key)
             else:
                 assert a[key] == b[key], (many, a["step"], key)
 
@@ -120,7 +125,8 @@ def test_two_ranks_train_every_objective_as_one(place: Path, rng: random.Random)
         alone(run)
     on_ranks(2, place, *runs)
     for one, many in zip(ones, runs, strict=True):
-        assert_equal_runs(Path(one["out"]), Path(many["out"]))
+        rounds = "lora.base=int8" in one["settings"]
+        assert_equal_runs(Path(one["out"]), Path(many["out"]), rounds=rounds)
 
 
 def cut(folder: Path, step: int) -> None:
@@ -147,11 +153,11 @@ def test_a_run_resumes_on_another_number_of_ranks(family: str, place: Path, rng:
     on_ranks(4, place, run_of(recipe, place / "begun", *given, "train.shard=hybrid"))
     assert_equal_runs(whole, place / "begun")
     cut(place / "begun", 10)
-    one = run_of(recipe, place / "begun", *given, "train.shard=hybrid", resume=True)
+    one = run_of(recipe, place / "begun", *given, resume=True)
     train(recipe, one["settings"], out=place / "begun", resume=True)
     assert_equal_runs(whole, place / "begun")
     cut(whole, 10)
-    on_ranks(3, place, run_of(recipe, whole, *given, resume=True))
+    on_ranks(3, place, run_of(recipe, whole, *given, "train.shard=full", resume=True))
     assert_equal_runs(place / "begun", whole)
 
 

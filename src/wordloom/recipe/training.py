@@ -100,8 +100,8 @@ class TrainSettings(Table):
     micro_batch_size: Annotated[int | None, _NotTranslation] = Field(None, ge=1)
     """Windows or rows per forward pass. By default the whole batch."""
     shard: Annotated[Literal["none", "full", "hybrid"], _StepByStep] = "none"
-    """What the ranks of torchrun share out: samples (none); also weights, gradients and optimizer state
-    (full); or these within a machine (hybrid)."""
+    """What each rank of torchrun holds: all weights (none), a part of every weight (full), or a part that its
+    machine's ranks complete (hybrid)."""
     batch_tokens: Annotated[int, _Translation] = Field(4096, ge=1)
     """Target tokens of one batch of pairs; train.batch_size counts these batches."""
     label_smoothing: Annotated[float, _Translation] = Field(0.0, ge=0, lt=1)

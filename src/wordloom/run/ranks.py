@@ -40,10 +40,9 @@ def refuse_alone(recipe: Recipe, ranks: Ranks) -> None:
         )
     if s.inspect and s.shard != "none":
         raise RecipeError("train.inspect reads whole weights, and train.shard shares them out; leave one out")
-    if recipe.old_task is not None and s.language_model_texts == "old" and s.language_model_weight:
-        raise RecipeError(
-            "[old_task] beside the new task in every step is trained by one process; leave out torchrun"
-        )
+    beside = s.language_model_texts == "old" and s.language_model_weight
+    if recipe.old_task is not None and (beside or s.rehearsal_share is not None):
+        raise RecipeError("only one process trains on the text of [old_task] as well; leave out torchrun")
 
 
 def describe(shard: str, ranks: Ranks) -> str:
