@@ -22,7 +22,10 @@ def drawn(family: str, rng: random.Random) -> tuple[Any, list[int], Any]:
             for parameter in model.parameters():
                 parameter.mul_(4)
     else:
-        model = random_model(family, rng)
+        # After a chain of norms, or a norm of two numbers, the score is a step, and its gradient is zero.
+        heads = rng.choice([1, 2, 3, 5])
+        shape = {"n_heads": heads, "dim": heads * 2 * rng.randint(2, 4), "n_layers": rng.randint(1, 2)}
+        model = random_model(family, rng, **shape)
     ids = [rng.randrange(model.config.vocab_size) for _ in range(rng.randint(1, 15))]
     goal = rng.randrange(model.config.vocab_size)
 
@@ -45,6 +48,21 @@ def test_integrated_gradients_sum_to_the_difference(family: str, rng: random.Ran
     difference = seen.score - seen.baseline
     assert seen.residual == pytest.approx(sum(seen.values) - difference, abs=1e-9)
     assert abs(seen.residual) <= 0.011 * abs(difference) + 1e-4
+    assert len(seen.notes()) == 1
+
+
+def test_a_score_of_steps_says_so(rng: random.Random) -> None:
+    """Steps from -1 to 1 as the text grows from zero: the gradient is zero, and the sum is not the difference."""
+    model, ids, _ = drawn("llama", rng)
+
+    def score(tokens: torch.Tensor) -> torch.Tensor:
+        size = model.token_embedding(tokens).abs().sum((1, 2))
+        return (size > 1e-3).float() * 2 - 1 + 0 * size
+
+    seen = attribution(model, ids, score)
+    assert set(seen.values) == {0.0}
+    assert seen.residual == -2
+    assert "trust --method occlusion" in seen.notes()[1]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

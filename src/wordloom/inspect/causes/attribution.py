@@ -80,7 +80,10 @@ class Attribution(View):
         line = f"{self.what} {self.score:.4f}; {self.baseline:.4f} with all embeddings at zero"
         if self.residual is None:
             return [line]
-        return [f"{line}; the sum of the values differs from the difference by {self.residual:+.2g}"]
+        line = f"{line}; the sum of the values differs from the difference by {self.residual:+.2g}"
+        if abs(self.residual) <= 2 * TOLERANCE * abs(self.score - self.baseline):
+            return [line]
+        return [line, "the score changes in steps too narrow for the integral: trust --method occlusion instead"]
 
     def words(self) -> Sequence[str]:
         return [*map(visible, self.tokens), self.what]
@@ -128,7 +131,8 @@ def attribution(
         name: returns the text of a token id.
         what: the name of the score.
         most_steps: the most points of the line at which integrated gradients are computed; they end when the
-            residual is below 1 % of the difference.
+            residual is below 1 % of the difference.  A score that changes in steps, as after many norms of a
+            few numbers, keeps a larger one.
 
     Raises:
         ConfigError: an unknown method, or fewer than 32 steps.
