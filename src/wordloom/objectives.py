@@ -6,7 +6,7 @@ ranks cannot turn it into a mean of means.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -258,7 +258,7 @@ class TruncatedBPTT:
             f"carried.{i}.{j}": part for i, parts in enumerate(self.carried) for j, part in enumerate(parts)
         }
 
-    def load_state_tensors(self, tensors: dict[str, Tensor], layers: Iterable[Any]) -> None:
+    def load_state_tensors(self, tensors: Mapping[str, Tensor], layers: Iterable[Any]) -> None:
         """Restore the :meth:`state_tensors` of ``layers``."""
         self.first = 0
         self.carried = [

@@ -1,7 +1,7 @@
 """Train the runs of a JSON file, one after another; torchrun starts this on every rank.
 
 ``"rank 0"`` and ``"rank 1"`` of a run hold settings of one rank alone, and ``"limit"`` the largest file that
-rank 0 can write.
+rank 0 can write.  With ``"held"``, a file, rank 1 writes no checkpoint before that file is there.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ import os
 import resource
 import signal
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
 from wordloom.errors import RankError, WordloomError
 from wordloom.run import train
@@ -28,8 +31,21 @@ def main(path: Path) -> None:
         if "limit" in run and rank == "0":
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (run["limit"], run["limit"]))
+        if "held" in run and rank == "1":
+            hold_checkpoints(Path(run["held"]))
         settings = [*run["settings"], *run.get(f"rank {rank}", [])]
         train(run["recipe"], settings, out=run["out"], start_from=run["start"], resume=run["resume"])
+
+
+def hold_checkpoints(until: Path) -> None:
+    write = HuggingFaceStorageWriter.write_data
+
+    def write_later(self: Any, *args: Any) -> Any:
+        while not until.exists():
+            time.sleep(0.02)
+        return write(self, *args)
+
+    HuggingFaceStorageWriter.write_data = write_later
 
 
 if __name__ == "__main__":

@@ -15,11 +15,16 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 from safetensors.torch import load_file
 from tests.run.conftest import write_corpus, write_recipe
 from tests.run.tasks.test_lora_tasks import CASES
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+from torch.distributed.checkpoint.state_dict_loader import load
 
 from wordloom.run import train
+from wordloom.training.checkpoint import read_state
+from wordloom.weights import load_model
 
 ROOT = Path(__file__).parents[2]
 WORKER = Path(__file__).with_name("rank_worker.py")
@@ -161,9 +166,11 @@ def test_a_run_resumes_on_another_number_of_ranks(family: str, place: Path, rng:
     assert_equal_runs(place / "begun", whole)
 
 
-def started(place: Path, recipe: Path, out: Path, *settings: str) -> subprocess.Popen[bytes]:
+def started(
+    place: Path, recipe: Path, out: Path, *settings: str, resume: bool = False, **more: str
+) -> subprocess.Popen[bytes]:
     """Start a run of two ranks in the background."""
-    (place / "runs.json").write_text(json.dumps([run_of(recipe, out, *settings)]))
+    (place / "runs.json").write_text(json.dumps([run_of(recipe, out, *settings, resume=resume) | more]))
     return subprocess.Popen(
         [*TORCHRUN, "--nproc-per-node=2", str(WORKER), str(place / "runs.json")], env=environment(),
         stderr=subprocess.DEVNULL,
@@ -177,21 +184,67 @@ def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 def test_a_killed_rank_ends_the_job_and_nothing_is_lost(place: Path, rng: random.Random) -> None:
-    """At any moment, also in a save; the resumed run has the bytes of an uninterrupted one."""
-    recipe, given = write_recipe(place, write_corpus(place)), ["train.shard=full", "train.save_every=2"]
+    """In a save, and at any moment; the resumed run has the bytes of an uninterrupted one.
+
+    Training goes on while a checkpoint is written.
+    """
+    recipe, run = write_recipe(place, write_corpus(place)), place / "killed"
+    given = ["train.shard=full", "train.save_every=4", "train.log_every=1", "train.keep_last=9"]
     on_ranks(2, place, run_of(recipe, place / "whole", *given))
-    run = place / "killed"
-    process = started(place, recipe, run, *given)
-    wait_for(run / "checkpoints" / f"step-{rng.choice([2, 4, 6])}", process)
+    process = started(place, recipe, run, *given, held=str(place / "never"))
+    while not (run / "metrics.jsonl").exists() or lines(run)[-1:] == [] or lines(run)[-1]["step"] < 8:
+        assert process.poll() is None
+        time.sleep(0.02)
+    assert [path.name for path in (run / "checkpoints").iterdir()] == [".writing-step-4"]
+    kill_one(process, rng)
+    assert process.wait(60) != 0
+    process = started(place, recipe, run, *given, resume=True)
+    wait_for(run / "checkpoints" / f"step-{rng.choice([4, 8, 12])}", process)
     time.sleep(rng.random())
-    ranks = psutil.Process(process.pid).children()
-    if ranks:  # else the run has ended already
-        rng.choice(ranks).kill()
+    killed = kill_one(process, rng)
     process.wait(60)
-    assert not ranks or process.returncode != 0 or (run / "model.safetensors").exists()
+    assert not killed or process.returncode != 0 or (run / "model.safetensors").exists()
     on_ranks(2, place, run_of(recipe, run, *given, resume=True))
-    for name in ("model.safetensors", "checkpoints/step-24/trainer/state.safetensors"):
-        assert (run / name).read_bytes() == (place / "whole" / name).read_bytes(), name
+    last = place / "whole" / "checkpoints" / "step-24" / "trainer" / "ranks"
+    files = [place / "whole" / "model.safetensors", *last.iterdir()]
+    assert len(files) == 3
+    for path in files:
+        assert (run / path.relative_to(place / "whole")).read_bytes() == path.read_bytes(), path
+
+
+def kill_one(process: subprocess.Popen[bytes], rng: random.Random) -> bool:
+    """Kill one of the ranks; return False if they have ended already."""
+    ranks = psutil.Process(process.pid).children()
+    if ranks:
+        rng.choice(ranks).kill()
+    return bool(ranks)
+
+
+def test_a_checkpoint_of_ranks_is_read_as_any_other(place: Path, rng: random.Random) -> None:
+    """By Wordloom from the parts, by all tools where the ranks consolidate, and by PyTorch's own reader."""
+    recipe, shard = (
+        write_recipe(place, write_corpus(place), rng.choice(["llama", "gpt2", "bert"])),
+        rng.choice(["none", "full"]),
+    )
+    given = [f"train.shard={shard}", "train.ema=0.9", "train.save_every=0"]
+    on_ranks(
+        2,
+        place,
+        run_of(recipe, place / "parts", *given),
+        run_of(recipe, place / "one", *given, "train.consolidate=true"),
+    )
+    parts, one = (place / name / "checkpoints" / "step-24" for name in ("parts", "one"))
+    expected, found = load_model(one).state_dict(), load_model(parts).state_dict()
+    assert expected.keys() == found.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor), name
+    states = read_state(one)[0], read_state(parts)[0]
+    assert {name for name in states[1] if not name.startswith("model.")} == set(states[0])
+    for name, tensor in states[0].items():
+        assert torch.equal(states[1][name], tensor), name
+    theirs = {name: torch.empty_like(tensor) for name, tensor in states[0].items()}
+    load(theirs, storage_reader=HuggingFaceStorageReader(str(parts / "trainer" / "ranks")), no_dist=True)
+    assert all(torch.equal(theirs[name], tensor) for name, tensor in states[0].items())
 
 
 def test_sigterm_to_torchrun_makes_one_checkpoint(place: Path) -> None:
@@ -203,7 +256,7 @@ def test_sigterm_to_torchrun_makes_one_checkpoint(place: Path) -> None:
     process.terminate()
     assert process.wait(60) != 0
     (saved,) = (run / "checkpoints").iterdir()
-    assert (saved / "model.safetensors").exists()
+    load_model(saved)
     assert len(lines(run)) >= int(saved.name.removeprefix("step-"))
 
 

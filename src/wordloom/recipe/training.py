@@ -102,6 +102,9 @@ class TrainSettings(Table):
     shard: Annotated[Literal["none", "full", "hybrid"], _StepByStep] = "none"
     """What each rank of torchrun holds: all weights (none), a part of every weight (full), or a part that its
     machine's ranks complete (hybrid)."""
+    consolidate: Annotated[bool, _StepByStep] = False
+    """Whether the first rank of several gathers each checkpoint into an ordinary model folder while the
+    others wait. Else each rank writes its part in the background; only the finished model is gathered."""
     batch_tokens: Annotated[int, _Translation] = Field(4096, ge=1)
     """Target tokens of one batch of pairs; train.batch_size counts these batches."""
     label_smoothing: Annotated[float, _Translation] = Field(0.0, ge=0, lt=1)

@@ -36,7 +36,7 @@ _THEIRS = (
 # Settings that may change on resume: they decide what is reported and kept, not what is computed.
 _FREE_ON_RESUME = (
     *("log_every", "save_every", "keep_last", "tensorboard", "sample_every", "sample_prompt"),
-    *("sample_tokens", "allocator", "shard", *BUDGETS),
+    *("sample_tokens", "allocator", "shard", "consolidate", *BUDGETS),
 )
 
 

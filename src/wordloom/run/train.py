@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -162,7 +162,7 @@ class Resumed(NamedTuple):
     """The checkpoint that a run continues from: its folder, tensors and plain values."""
 
     checkpoint: Path
-    tensors: dict[str, torch.Tensor]
+    tensors: Mapping[str, torch.Tensor]
     values: dict[str, Any]
 
 
@@ -369,6 +369,8 @@ def _add_hooks(
             facts=facts,
             keep_last=recipe.train.keep_last,
             best_step=best_step,
+            # an adapter is small, and its tools know no parts
+            consolidate=recipe.train.consolidate or recipe.lora is not None,
         )
 
     hooks.append(Save(save, every=s.save_every, keep_best=s.keep_best, best_metric=s.best_metric))

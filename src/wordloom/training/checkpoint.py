@@ -3,17 +3,21 @@
 ``RUN/checkpoints/step-N/`` is a model folder that every tool reads.  Its subfolder ``trainer/`` holds the
 optimizer's tensors (``state.safetensors``), and the other state with the sha256 of every other file
 (``state.json``).  No file is a pickle.
+
+Several ranks write ``trainer/ranks/`` instead of the weights and ``state.safetensors``, while training goes
+on: each rank a file with its parts of all tensors.  Wordloom reads such a folder as any other.
 """
 
 from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -22,9 +26,13 @@ from safetensors.torch import load_file, save_file
 from wordloom.errors import CheckpointError, NonFiniteError
 from wordloom.files import publish_folder, remove_folder
 from wordloom.nn.linear import processor
-from wordloom.training.ranks import part_here
+from wordloom.training.ranks import Ranks, part_here
 from wordloom.training.trainer import Trainer
 from wordloom.weights.integrity import advice_if_damaged, check_files, read_values, write_state
+from wordloom.weights.tensors import RANKS, WEIGHT, RankFiles
+
+if TYPE_CHECKING:
+    from wordloom.training.background_save import PartFiles
 
 
 def write_checkpoint(
@@ -35,48 +43,111 @@ def write_checkpoint(
     facts: dict[str, Any],
     keep_last: int,
     best_step: int | None,
-) -> Path:
+    consolidate: bool = True,
+) -> None:
     """Write ``run/checkpoints/step-N``, then remove all but the last ``keep_last`` and the best checkpoint.
 
     ``write_model(model, folder)`` writes the model's own files; ``facts`` goes into ``state.json``.  All
-    ranks call this together, and the first one writes.
+    ranks call this together, and the first one writes.  Unless they ``consolidate``, several ranks write
+    their parts in the background, and ``trainer.finish_saving`` waits for them.
 
     Raises CheckpointError when the disk refuses, and NonFiniteError when the weights are not finite; earlier
     checkpoints stay.
     """
-    parent = run / "checkpoints"
-    final = parent / f"step-{trainer.step}"
-    temporary = parent / f".writing-step-{trainer.step}"
-    if final.exists():  # stopped right after a resume: the checkpoint is equal to the bit
-        trainer.last_checkpoint = str(final)
-        return final
-    ranks = trainer.ranks
+    trainer.finish_saving()
+    saving = _Saving(trainer, run, write_model, facts, keep_last, best_step)
+    if saving.final.exists():  # stopped right after a resume: the checkpoint is equal to the bit
+        trainer.last_checkpoint = str(saving.final)
+        return
     _refuse_not_finite(trainer)
-    tensors, values = trainer.state_dict()
-    with trainer.whole_model() as model, ranks.together():
+    if consolidate or trainer.ranks.size == 1:
+        saving.write_whole()
+    else:
+        saving.write_parts()
+
+
+class _Saving:
+    """The writing of one checkpoint: into a temporary folder, which gets its name when it is complete."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        run: Path,
+        write_model: Callable[[Any, Path], None],
+        facts: dict[str, Any],
+        keep_last: int,
+        best_step: int | None,
+    ) -> None:
+        self.final = run / "checkpoints" / f"step-{trainer.step}"
+        self._temporary = self.final.with_name(f".writing-{self.final.name}")
+        self._trainer, self._run, self._write_model, self._facts = trainer, run, write_model, facts
+        self._keep_last, self._best_step = keep_last, best_step
+
+    def write_whole(self) -> None:
+        """Write an ordinary model folder on the first rank."""
+        ranks = self._trainer.ranks
+        tensors, values = self._trainer.state_dict()
+        with self._trainer.whole_model() as model, ranks.together():
+            if ranks.is_first:
+                with self._refused():
+                    self._begin(model)
+                    contiguous = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+                    save_file(contiguous, self._temporary / "trainer" / "state.safetensors")
+                    self._publish(values)
+        self._end(ranks)
+
+    def write_parts(self) -> None:
+        """Copy the parts of all ranks, and start to write them."""
+        trainer, ranks = self._trainer, self._trainer.ranks
+        weights = {f"{WEIGHT}{name}": tensor for name, tensor in trainer.weight_tensors().items()}
+        tensors, values = weights | trainer.state_tensors(), trainer.state_values()
+        with ranks.together():
+            if ranks.is_first:
+                with self._refused():
+                    self._begin(trainer.model_without_weights)
+                    (self._temporary / RANKS).mkdir()
+
+        def finish(files: PartFiles) -> None:
+            with self._refused():
+                hashes = {f"{RANKS}/{name}": digest for name, digest in files.hashes().items()}
+            with files.ranks.together():
+                if ranks.is_first:
+                    with self._refused():
+                        self._publish(values, hashes)
+            self._end(files.ranks)
+
+        trainer.background.start(tensors, self._temporary / RANKS, finish)
+
+    def _begin(self, model: Any) -> None:
+        self._temporary.parent.mkdir(parents=True, exist_ok=True)
+        _discard(self._temporary)
+        self._write_model(model, self._temporary)
+        (self._temporary / "trainer").mkdir()
+
+    def _publish(self, values: dict[str, Any], hashes: Mapping[str, str] | None = None) -> None:
+        values = {**values, "environment": environment(self._trainer), **self._facts}
+        write_state(self._temporary, values, hashes)
+        publish_folder(self._temporary, self.final)
+
+    @contextmanager
+    def _refused(self) -> Iterator[None]:
+        """Discard what was written, and say so in one line, if the block cannot write."""
+        try:
+            yield
+        except (OSError, SafetensorError, CheckpointError) as error:
+            _discard(self._temporary)
+            reason = error.__cause__ or error  # save_model names its folder, which is gone now
+            raise CheckpointError(
+                f"could not write checkpoint {self.final}: {reason}; the last good one is "
+                f"{self._trainer.last_checkpoint or 'none'}. Free some space and resume"
+            ) from None
+
+    def _end(self, ranks: Ranks) -> None:
+        self._trainer.last_checkpoint = str(self.final)
         if ranks.is_first:
-            try:
-                parent.mkdir(parents=True, exist_ok=True)
-                _discard(temporary)
-                write_model(model, temporary)
-                (temporary / "trainer").mkdir()
-                contiguous = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
-                save_file(contiguous, temporary / "trainer" / "state.safetensors")
-                write_state(temporary, {**values, "environment": environment(trainer), **facts})
-                publish_folder(temporary, final)
-            except (OSError, SafetensorError, CheckpointError) as error:
-                _discard(temporary)
-                reason = error.__cause__ or error  # save_model names its folder, which is gone now
-                raise CheckpointError(
-                    f"could not write checkpoint {final}: {reason}; the last good one is "
-                    f"{trainer.last_checkpoint or 'none'}. Free some space and resume"
-                ) from None
-    trainer.last_checkpoint = str(final)
-    if ranks.is_first:
-        for step in checkpoint_steps(run)[:-keep_last]:
-            if step != best_step:
-                _discard(parent / f"step-{step}")
-    return final
+            for step in checkpoint_steps(self._run)[: -self._keep_last]:
+                if step != self._best_step:
+                    _discard(self.final.with_name(f"step-{step}"))
 
 
 def _refuse_not_finite(trainer: Trainer) -> None:
@@ -113,8 +184,10 @@ def latest_checkpoint(run: Path) -> Path | None:
     return run / "checkpoints" / f"step-{steps[-1]}" if steps else None
 
 
-def read_state(checkpoint: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def read_state(checkpoint: Path) -> tuple[Mapping[str, torch.Tensor], dict[str, Any]]:
     """Return the (tensors, values) of :meth:`Trainer.state_dict`; the values include the ``facts`` written.
+
+    Tensors that ranks wrote are read one by one, when they are asked for.
 
     Raises CheckpointError, with advice, when a file of the checkpoint is damaged.
     """
@@ -124,6 +197,8 @@ def read_state(checkpoint: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any
     try:
         if re.fullmatch(r"step-\d+", checkpoint.name) and checkpoint.name != f"step-{values['step']}":
             raise ValueError(f"it is of step {values['step']}, and its folder is called {checkpoint.name}")
+        if (checkpoint / RANKS).is_dir():
+            return RankFiles(checkpoint / RANKS), values
         return load_file(folder / "state.safetensors"), values
     except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(

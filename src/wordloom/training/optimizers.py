@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -167,7 +167,7 @@ class Optimizer:
                 tensors[f"master.{self.names[parameter]}"] = parameter.detach()
         return tensors
 
-    def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
+    def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the state of :meth:`state_tensors`; the keys must be exactly those of this optimizer."""
         if self.lbfgs is not None:
             for name, value in self.lbfgs.memory.items():

@@ -35,10 +35,12 @@ class Ranks:
     Attributes:
         rank: the number of this process, from 0.
         size: how many processes train together.
+        group: the process group of their messages; None: the one that all join at the start.
     """
 
     rank: int = 0
     size: int = 1
+    group: Any = None
 
     @property
     def is_first(self) -> bool:
@@ -65,7 +67,7 @@ class Ranks:
         """Return the sum of a tensor over all ranks."""
         if self.size > 1:
             tensor = tensor.clone()
-            dist.all_reduce(tensor)
+            dist.all_reduce(tensor, group=self.group)
         return tensor
 
     def whole(self, tensor: Tensor) -> Tensor:
@@ -77,7 +79,7 @@ class Ranks:
         if self.size == 1:
             return value
         tensor = torch.tensor([value], dtype=torch.float64)
-        dist.broadcast(tensor, 0)
+        dist.broadcast(tensor, 0, group=self.group)
         return float(tensor)
 
     @contextmanager
@@ -113,10 +115,15 @@ class Ranks:
     def barrier(self) -> None:
         """Wait until all ranks are here."""
         if self.size > 1:
-            dist.barrier()
+            dist.barrier(group=self.group)
 
 
 ALONE = Ranks()
+
+
+def is_lost(error: BaseException) -> bool:
+    """Return whether an error is of a message to a rank that has ended."""
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
 
 
 def is_spread(tensor: Tensor) -> bool:
@@ -165,7 +172,7 @@ def joined_ranks() -> Iterator[Ranks]:
     try:
         yield Ranks(dist.get_rank(), size)
     except RuntimeError as error:
-        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+        if not is_lost(error):
             raise
         raise RankError(f"another rank ended: {error}") from error
     dist.destroy_process_group()

@@ -94,18 +94,18 @@ def _has_copies(module: Any) -> bool:
 class WholeCopy:
     """A copy of a model in which the first rank assembles weights, to save them.
 
-    It is made before the model is spread, and has no weights of its own.
+    It is made before the model is spread; outside :meth:`of`, its ``model`` is on the meta device.
     """
 
     def __init__(self, model: nn.Module) -> None:
         blank = {id(p): nn.Parameter(p.detach().to("meta"), p.requires_grad) for p in model.parameters()}
-        self._model = copy.deepcopy(model, dict(blank))
+        self.model = copy.deepcopy(model, dict(blank))
         self._slots: dict[nn.Parameter, list[tuple[nn.Module, str]]] = defaultdict(list)
-        for module in self._model.modules():
+        for module in self.model.modules():
             for name, parameter in module._parameters.items():
                 if parameter is not None:
                     self._slots[parameter].append((module, name))
-        self._blank = dict(self._model.named_parameters())
+        self._blank = dict(self.model.named_parameters())
 
     @contextmanager
     def of(self, model: nn.Module, ranks: Ranks) -> Iterator[nn.Module]:
@@ -115,7 +115,7 @@ class WholeCopy:
             if ranks.is_first:
                 self._fill(self._blank[name], nn.Parameter(tensor.cpu().clone(), parameter.requires_grad))
         try:
-            yield self._model
+            yield self.model
         finally:
             for blank in self._blank.values():
                 self._fill(blank, blank)

@@ -12,7 +12,7 @@ import hashlib
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -87,8 +87,10 @@ class Trainer:
         self.objective = objective
         self._spread: Any = None  # the model and its loss over several ranks
         if ranks.size > 1:
-            from wordloom.training.sharding import LossOf, WholeCopy, mesh_of, shard_model  # takes a second
+            from wordloom.training.background_save import BackgroundSave  # these take a second
+            from wordloom.training.sharding import LossOf, WholeCopy, mesh_of, shard_model
 
+            self.background = BackgroundSave(ranks)
             self._copy = WholeCopy(self.model)
             mesh = mesh_of(settings.shard, ranks, self.device.type)
             self._spread = LossOf(self.model, objective)
@@ -106,6 +108,7 @@ class Trainer:
         self.last_checkpoint: str | None = None
         self._stop = threading.Event()
         self._agreed = False  # of all ranks to stop
+        self._failed = False  # to save, on one of the ranks
 
     # -- the loop ------------------------------------------------------------------------------------
 
@@ -120,6 +123,7 @@ class Trainer:
                     hook.after_step(self, record)
         for hook in self.hooks:
             hook.on_end(self)
+        self.finish_saving()
         return "done" if self.step >= self.total_steps else "stopped"
 
     def stop(self) -> None:
@@ -151,6 +155,8 @@ class Trainer:
         self.model.train()
         self.model.zero_grad(set_to_none=True)
         loss, total, count = self._accumulate(read, parts)
+        if self._failed:
+            self.finish_saving()
         if self.optimizer.master is not None:
             self.optimizer.master.collect_gradients()
         norm = self._clip()
@@ -208,12 +214,12 @@ class Trainer:
         return loss_of_step, float(totals[0]) if len(totals) == 1 else loss_of_step * first, first
 
     def _agree(self, totals: Tensor) -> Tensor:
-        """Return the sum of ``totals`` over ranks; learn whether one of them has been told to stop."""
+        """Return the sum of ``totals`` over ranks; learn whether one was told to stop, or could not save."""
         if self.ranks.size == 1:
             return totals
-        told = totals.new_tensor([self._stop.is_set()])
-        *sums, stops = self.ranks.summed(torch.cat([totals, told])).unbind()
-        self._agreed = bool(stops)
+        told = totals.new_tensor([self._stop.is_set(), self.background.failed])
+        *sums, stops, fails = self.ranks.summed(torch.cat([totals, told])).unbind()
+        self._agreed, self._failed = bool(stops), bool(fails)
         return torch.stack(sums)
 
     def _seed_dropout(self) -> None:
@@ -234,6 +240,7 @@ class Trainer:
         return size
 
     def _refuse(self, loss: float, norm: float) -> None:
+        self.finish_saving()
         for name, weight in self.model.named_parameters():
             if self.step == 0 and not weight.isfinite().all():
                 raise NonFiniteError(
@@ -260,6 +267,16 @@ class Trainer:
         with gathered(self._spread):
             yield
 
+    def finish_saving(self) -> None:
+        """Wait for a checkpoint that several ranks write in the background; raise its error."""
+        if self.ranks.size > 1:
+            self.background.wait()
+
+    @property
+    def model_without_weights(self) -> Any:
+        """The model of several ranks on the meta device."""
+        return self._copy.model
+
     @contextmanager
     def whole_model(self) -> Iterator[Any]:
         """Yield the model with all its weights, which only the first rank may read."""
@@ -276,20 +293,34 @@ class Trainer:
 
         All ranks must ask for it together, and only the first one has the tensors.
         """
-        spread = self.optimizer.state_tensors()
+        return {
+            name: self._on_first(tensor) for name, tensor in self.state_tensors().items()
+        }, self.state_values()
+
+    def weight_tensors(self) -> dict[str, Tensor]:
+        """Return the weights of the model; of several ranks, each has its parts."""
+        weights = {name: p.detach() for name, p in self.model.named_parameters()}
+        saved = self.model.state_dict().keys()
+        return weights | {name: b for name, b in self.model.named_buffers() if name in saved}
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of all state except the model's weights; each of several ranks has its parts."""
+        tensors = self.optimizer.state_tensors()
         if self.average is not None:
-            spread.update(self.average.state_tensors())
-        tensors = {name: self._on_first(tensor) for name, tensor in spread.items()}
+            tensors.update(self.average.state_tensors())
         if isinstance(self.objective, TruncatedBPTT):
             tensors.update(self._carried(self.objective))
-        values = {
+        return tensors
+
+    def state_values(self) -> dict[str, Any]:
+        """Return the plain values of the state."""
+        return {
             "step": self.step,
             "samples": self.samples,
             "total_steps": self.total_steps,
             "seed": self.seed,
             "hooks": {type(hook).__name__: hook.state_dict() for hook in self.hooks},
         }
-        return tensors, values
 
     def _carried(self, objective: TruncatedBPTT) -> dict[str, Tensor]:
         """Return the recurrent states of all rows of a step, of which each rank has its own."""
@@ -313,7 +344,7 @@ class Trainer:
         whole = self.ranks.whole(tensor)
         return whole.cpu() if self.ranks.is_first else whole.new_empty(0)
 
-    def load_state_dict(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+    def load_state_dict(self, tensors: Mapping[str, Tensor], values: dict[str, Any]) -> None:
         """Restore the state of :meth:`state_dict`."""
         self.optimizer.load_state_tensors(tensors)
         if self.average is not None:

@@ -5,7 +5,7 @@ Polyak & Juditsky 1992 average all steps equally; here old steps fade.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -66,7 +66,7 @@ class WeightAverage:
         tensors = {f"average.{name}": tensor for name, tensor in zip(self.names, self.average, strict=True)}
         return {**tensors, "average_updates": torch.tensor(self.updates)}
 
-    def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
+    def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         self.updates = int(tensors["average_updates"])
         for name, average in zip(self.names, self.average, strict=True):
             average.copy_(spread_as(average, tensors[f"average.{name}"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from wordloom.errors import CheckpointError
 STATE = "trainer/state.json"
 
 
-def write_state(folder: Path, values: dict[str, Any]) -> None:
-    """Write ``trainer/state.json``: ``values``, their hash, and that of every other file of ``folder``."""
-    values = {**values, "files": _hashes(folder)}
+def write_state(folder: Path, values: dict[str, Any], known: Mapping[str, str] | None = None) -> None:
+    """Write ``trainer/state.json``: ``values``, their hash, and that of every other file of ``folder``.
+
+    ``known`` are hashes of some files, by relative path.
+    """
+    values = {**values, "files": _hashes(folder, known or {})}
     text = json.dumps({**values, "sha256": _hash(values)}, indent=1)
     (folder / STATE).write_text(text, encoding="utf-8")
 
@@ -36,15 +40,20 @@ def _hash(values: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
-def _hashes(folder: Path) -> dict[str, str]:
+def _hashes(folder: Path, known: Mapping[str, str]) -> dict[str, str]:
     """Return the sha256 of every file below ``folder`` except ``trainer/state.json``, by relative path."""
     hashes = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.is_file() and name != STATE:
-            with path.open("rb") as file:
-                hashes[name] = hashlib.file_digest(file, "sha256").hexdigest()
+            hashes[name] = known.get(name) or file_hash(path)
     return hashes
+
+
+def file_hash(path: Path) -> str:
+    """Return the sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_files(folder: Path) -> None:
@@ -56,7 +65,7 @@ def check_files(folder: Path) -> None:
         return
     written = read_values(folder)["files"]
     try:
-        hashes = _hashes(folder)
+        hashes = _hashes(folder, {})
     except OSError as error:
         raise CheckpointError(f"cannot read {folder}: {error}; {advice_if_damaged(folder)}") from None
     for name, digest in written.items():

@@ -19,7 +19,7 @@ from wordloom.weights.families.task_heads import is_head, renaming_of_head
 from wordloom.weights.formats import OWN
 from wordloom.weights.integrity import check_files
 from wordloom.weights.renaming import Renaming, Row, listed, require_equal
-from wordloom.weights.tensors import Stored, open_tensors, read_json
+from wordloom.weights.tensors import RankFiles, Stored, open_tensors, read_json
 
 _log_once = cache(logging.getLogger(__name__).log)
 
@@ -133,8 +133,9 @@ class _Weights:
     def __init__(self, folder: Path, config: Any, model: nn.Module) -> None:
         self.folder = folder
         self._json = read_json(folder / "config.json")
-        self.renaming = renaming_of(config, own=str(self._json["model_type"]).startswith(OWN))
         self.stored = open_tensors(folder)
+        own = isinstance(self.stored, RankFiles) or str(self._json["model_type"]).startswith(OWN)
+        self.renaming = renaming_of(config, own=own)
         try:
             self.matched = self.renaming.match(self.stored.entries)
         except CheckpointError as error:

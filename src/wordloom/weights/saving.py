@@ -65,7 +65,8 @@ def save_model(
     :func:`load_model` reads either the old files or the new ones.  Other files in the folder stay.
 
     Args:
-        model: a model, or its (config, state) to save other weights of those shapes, such as an average.
+        model: a model, or its (config, state) to save other weights of those shapes, such as an average.  Of
+            a model on the meta device, all files but the weights are written.
         folder: the folder to write.
         dtype: precision of the stored weights; None keeps the model's.
         max_shard_size: larger weights are split into several files with an index; bytes, or "500MB", "5GB".
@@ -104,7 +105,8 @@ def save_model(
         folder.mkdir(parents=True, exist_ok=True)
         stale = [path.name for path in folder.iterdir() if _WEIGHTS.fullmatch(path.name)]
         with replacement(folder, last="config.json", stale=[*stale, *_STALE]) as new:
-            _write_weights(new, renaming, state, dtype, limit)
+            if not _are_elsewhere(state):
+                _write_weights(new, renaming, state, dtype, limit)
             if tokenizer is not None:
                 with_special_tokens(config, tokenizer).save_pretrained(new)
             if source_tokenizer is not None:
@@ -234,6 +236,11 @@ def _shards(
         shard.append(row)
         size += nbytes
     yield shard
+
+
+def _are_elsewhere(state: Mapping[str, Tensor]) -> bool:
+    """Return whether the weights of a model on the meta device are in other files: those of ranks."""
+    return any(tensor.is_meta for tensor in state.values())
 
 
 def _narrowest(tensors: Iterable[Tensor]) -> torch.dtype:

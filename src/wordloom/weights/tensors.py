@@ -1,9 +1,15 @@
-"""Read the files of a folder: JSON, and weights tensor by tensor from safetensors or pytorch_model.bin."""
+"""Read the files of a folder: JSON, and weights tensor by tensor from safetensors or pytorch_model.bin.
+
+A checkpoint that ranks wrote has a file of each rank in ``trainer/ranks``, with a part of every tensor.
+Their headers, of PyTorch's distributed checkpoints, say where in the whole tensor a part begins.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -19,6 +25,8 @@ SAFETENSORS = "model.safetensors"
 INDEX = SAFETENSORS + ".index.json"
 _BIN = "pytorch_model.bin"
 _BIN_INDEX = _BIN + ".index.json"
+RANKS = "trainer/ranks"
+WEIGHT = "model."  # before our name of a weight, in a file of a rank
 
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -75,6 +83,74 @@ class _Pickled:
         return self.tensors[name]
 
 
+class RankFiles(Mapping[str, Tensor]):
+    """Tensors in parts, one file of each rank, that are read when they are asked for.
+
+    Attributes:
+        entries: the whole tensors whose names begin with ``prefix``, without it.
+    """
+
+    def __init__(self, folder: Path, prefix: str = "") -> None:
+        self._prefix = prefix
+        self._parts: dict[str, list[tuple[tuple[slice, ...], Path]]] = {}
+        self.entries: dict[str, Stored] = {}
+        held: dict[str, int] = {}
+        for path in sorted(folder.glob("*.safetensors")):
+            with _open(path) as file:
+                places = _places(file, path)
+                for full in file.keys():  # noqa: SIM118  (not a dict)
+                    if not full.startswith(prefix):
+                        continue
+                    name, entry = full.removeprefix(prefix), file.get_slice(full)
+                    start, size = places[full]["saved_offsets"], entry.get_shape()
+                    end = [s + n for s, n in zip(start, size, strict=True)]
+                    before = self.entries[name].shape if name in self.entries else end
+                    shape = tuple(max(pair) for pair in zip(before, end, strict=True))
+                    dtype = _DTYPES.get(entry.get_dtype(), entry.get_dtype())
+                    self.entries[name] = Stored(shape, dtype, path)
+                    self._parts.setdefault(name, []).append((tuple(map(slice, start, end)), path))
+                    held[name] = held.get(name, 0) + math.prod(size)
+        for name, entry in self.entries.items():
+            if held[name] != math.prod(entry.shape):
+                raise CheckpointError(
+                    f"the files in {folder} hold {held[name]:,} numbers of {name}, which has "
+                    f"{math.prod(entry.shape):,}; put back those of all ranks"
+                )
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.read(name)
+
+    def read(self, name: str) -> Tensor:
+        """Return the whole tensor."""
+        parts = self._parts[name]
+        if len(parts) == 1:
+            return self._part(name, parts[0][1])
+        first = self._part(name, parts[0][1])
+        whole = first.new_empty(self.entries[name].shape)
+        for place, path in parts:
+            whole[place] = self._part(name, path)
+        return whole
+
+    def _part(self, name: str, path: Path) -> Tensor:
+        with _open(path) as file:
+            return file.get_tensor(self._prefix + name)
+
+
+def _places(file: safe_open, path: Path) -> dict[str, Any]:
+    try:
+        header: Any = file
+        places: dict[str, Any] = json.loads(header.metadata()["DCP_SHARDING_INFO"])
+    except (KeyError, TypeError, ValueError):
+        raise CheckpointError(f"{path} does not say where its parts of tensors begin") from None
+    return places
+
+
 def open_tensors(folder: Path) -> StoredTensors:
     """Return the weights of ``folder``, in transformers' order of preference.
 
@@ -89,6 +165,8 @@ def open_tensors(folder: Path) -> StoredTensors:
         return _Pickled([folder / _BIN])
     if (folder / _BIN_INDEX).exists():
         return _indexed(folder / _BIN_INDEX, _Pickled)
+    if (folder / RANKS).is_dir():
+        return RankFiles(folder / RANKS, WEIGHT)
     raise CheckpointError(
         f"{folder} holds no weights; looked for {SAFETENSORS}, {INDEX}, {_BIN} and {_BIN_INDEX}"
     )

@@ -52,7 +52,7 @@ def test_integrated_gradients_sum_to_the_difference(family: str, rng: random.Ran
 
 
 def test_a_score_of_steps_says_so(rng: random.Random) -> None:
-    """Steps from -1 to 1 as the text grows from zero: the gradient is zero, and the sum is not the difference."""
+    """A step from -1 to 1 as the text grows from zero: its gradient is zero."""
     model, ids, _ = drawn("llama", rng)
 
     def score(tokens: torch.Tensor) -> torch.Tensor:
