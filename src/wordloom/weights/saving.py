@@ -21,7 +21,7 @@ from wordloom.files import replacement
 from wordloom.models import RobertaConfig, body_config, encodes, skeleton
 from wordloom.models.building.quantized import is_quantized
 from wordloom.models.task_model import SUMMARIES, TaskConfig
-from wordloom.weights.configs import TOKEN_IDS, config_to_json, format_of
+from wordloom.weights.configs import TOKEN_IDS, config_to_json, config_to_own_json, format_of
 from wordloom.weights.loading import renaming_of
 from wordloom.weights.renaming import Renaming, Row, listed
 from wordloom.weights.tensors import INDEX, SAFETENSORS, complete
@@ -66,7 +66,8 @@ def save_model(
 
     Args:
         model: a model, or its (config, state) to save other weights of those shapes, such as an average.  Of
-            a model on the meta device, all files but the weights are written.
+            a model on the meta device, all files but the weights are written, with a config that only
+            Wordloom reads.
         folder: the folder to write.
         dtype: precision of the stored weights; None keeps the model's.
         max_shard_size: larger weights are split into several files with an index; bytes, or "500MB", "5GB".
@@ -98,14 +99,15 @@ def save_model(
     _check_vocabulary("source tokenizer", source_tokenizer, config, "source_vocab")
     _refuse_existing(folder, overwrite)
     stored_dtype = dtype or _narrowest(state.values())
+    elsewhere = any(tensor.is_meta for tensor in state.values())
     config_json, generation_json = _json_files(
-        config, stored_dtype, tokenizer, source_tokenizer, generation or {}
+        config, stored_dtype, tokenizer, source_tokenizer, generation or {}, own=elsewhere
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         stale = [path.name for path in folder.iterdir() if _WEIGHTS.fullmatch(path.name)]
         with replacement(folder, last="config.json", stale=[*stale, *_STALE]) as new:
-            if not _are_elsewhere(state):
+            if not elsewhere:
                 _write_weights(new, renaming, state, dtype, limit)
             if tokenizer is not None:
                 with_special_tokens(config, tokenizer).save_pretrained(new)
@@ -130,12 +132,15 @@ def _json_files(
     tokenizer: SavesTokenizer | None,
     source_tokenizer: SavesTokenizer | None,
     generation: Mapping[str, Any],
+    *,
+    own: bool,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the contents of config.json and of generation_config.json."""
+    """Return the contents of config.json, in our own words if ``own``, and of generation_config.json."""
     ids = {key: getattr(tokenizer, key.removesuffix("_token_id") + "_id", None) for key in TOKEN_IDS}
     if pads_with_end_token(config, tokenizer):
         ids["pad_token_id"] = None  # so that transformers reads one text at a time, or raises
-    theirs = config_to_json(config, ids) | {"dtype": str(dtype).removeprefix("torch.")}
+    theirs = config_to_own_json(config) | ids if own else config_to_json(config, ids)
+    theirs["dtype"] = str(dtype).removeprefix("torch.")
     if source_tokenizer is not None:
         theirs["source_tokenizer"] = SOURCE_TOKENIZER
     for key, each in (("vocabulary", tokenizer), ("source_vocabulary", source_tokenizer)):
@@ -236,11 +241,6 @@ def _shards(
         shard.append(row)
         size += nbytes
     yield shard
-
-
-def _are_elsewhere(state: Mapping[str, Tensor]) -> bool:
-    """Return whether the weights of a model on the meta device are in other files: those of ranks."""
-    return any(tensor.is_meta for tensor in state.values())
 
 
 def _narrowest(tensors: Iterable[Tensor]) -> torch.dtype:
