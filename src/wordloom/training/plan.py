@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -145,10 +146,10 @@ def make_plan(
         gradient_bytes=gradients,
         optimizer_bytes=round(share * optimizer),
         activation_bytes=_activation_bytes(trainer, measured) * (micro // measured),
-        available_bytes=_available_bytes(trainer.device),
+        available_bytes=_available_bytes(trainer.device) // _sharing(trainer),
         costs=costs,
         batch_size=s.batch_size,
-        peak_flops=measure_peak_flops(trainer.device, dtype) if costs.dense else None,
+        peak_flops=_peak_of_ranks(trainer, dtype) if costs.dense else None,
     )
     if plan.memory_bytes > plan.available_bytes + weights:  # the weights are already there
         more = "" if ways is None else f"; {ways.advice(plan.activation_bytes)}"
@@ -302,6 +303,18 @@ def measure_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     if widens(device, dtype):
         dtype = torch.float32  # training computes its products in it, too
     return _peak_flops(device, dtype, torch.get_num_threads())
+
+
+def _peak_of_ranks(trainer: Trainer, dtype: torch.dtype) -> float:
+    """Return the operations per second of all ranks together, which measure at the same time."""
+    peak = measure_peak_flops(trainer.device, dtype)
+    return float(trainer.ranks.summed(torch.tensor(peak, dtype=torch.float64)))
+
+
+def _sharing(trainer: Trainer) -> int:
+    """Return how many ranks share the memory of the device."""
+    on_cpu = trainer.device.type == "cpu" and trainer.ranks.size > 1
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if on_cpu else 1
 
 
 @cache  # a property of the machine: later runs of this process need not measure it again
