@@ -8,6 +8,7 @@ choice made elsewhere, as ``[data]`` depends on ``train.objective``, is a union 
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -123,11 +124,19 @@ def descriptions(table: type[Table]) -> dict[str, str]:
     """Return the description of each field: the docstring below it in the class."""
     texts: dict[str, str] = {}
     for kind in reversed([each for each in table.__mro__ if issubclass(each, Table)]):
-        (definition,) = ast.parse(inspect.getsource(kind)).body
-        assert isinstance(definition, ast.ClassDef)
-        for field, text in pairwise(definition.body):
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-                texts[ast.unparse(field.target)] = " ".join(ast.literal_eval(text.value).split())
+        texts.update(_own_descriptions(kind))
+    return texts
+
+
+@functools.cache
+def _own_descriptions(table: type[Table]) -> dict[str, str]:
+    """Return the descriptions of the fields that ``table`` adds to those of its bases."""
+    texts: dict[str, str] = {}
+    (definition,) = ast.parse(inspect.getsource(table)).body  # parses the whole file, so once for each class
+    assert isinstance(definition, ast.ClassDef)
+    for field, text in pairwise(definition.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            texts[ast.unparse(field.target)] = " ".join(ast.literal_eval(text.value).split())
     return texts
 
 
