@@ -235,6 +235,5 @@ if __name__ == "__main__":
                 check(CASES[case[0]], *case[1:3], Guard(behind=case[3]))
             for name, rows, behind in product(IN_8_BITS, (1, 9), (True, False)):
                 print(name, "in 8 bits", rows, behind, flush=True)
-                quantized.KEPT_DTYPE = torch.float32 if behind else torch.bfloat16
                 check(CASES[name], torch.float32, rows, Guard(behind=behind), in_8_bits=True)
         print("all done")
