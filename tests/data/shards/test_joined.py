@@ -194,7 +194,7 @@ def test_a_damaged_share_is_refused_when_it_is_opened(tmp_path: Path, rng, damag
 
 def test_an_index_of_another_kind_is_refused() -> None:
     for text in ("", "[]", "{}", '{"version": 1}', '{"version": 1, "parts": {"train": {}}}'):
-        with pytest.raises(DataError, match="'here' is not an index of shards .*merge the folder again"):
+        with pytest.raises(DataError, match=r"'here' is not an index of shards .*merge the folder again"):
             Index.from_json(text, "here")
     with pytest.raises(DataError, match="version 2, not 1"):
         Index.from_json('{"version": 2}', "here")

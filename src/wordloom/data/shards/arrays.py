@@ -1,8 +1,8 @@
 """Arrays of integers that lie in several files, read as one array.
 
-A corpus that many tasks prepared has one file of tokens for each task.  :class:`JoinedArray` presents the files
-as one array: it has the methods of a numpy array that batches use, and reads the parts of files that they ask
-for.  A file is memory-mapped (:class:`MappedFiles`) or read by byte ranges
+A corpus that many tasks prepared has one file of tokens for each task.  :class:`JoinedArray` presents the
+files as one array: it has the methods of a numpy array that batches use, and reads the parts of files that
+they ask for.  A file is memory-mapped (:class:`MappedFiles`) or read by byte ranges
 (:mod:`wordloom.data.shards.remote`).
 """
 
@@ -107,7 +107,8 @@ def check_size(path: Path, dtype: np.dtype[Any], count: int) -> None:
     size = path.stat().st_size if path.exists() else -1
     if size != count * dtype.itemsize:
         raise DataError(
-            f"'{path}' is damaged: {max(0, size)} bytes where {count * dtype.itemsize} belong; prepare it again"
+            f"'{path}' is damaged: {max(0, size)} bytes where {count * dtype.itemsize} belong; "
+            "prepare it again"
         )
 
 
@@ -123,9 +124,9 @@ def map_array(path: Path, dtype: str, count: int) -> NDArray[Any]:
 class JoinedArray:
     """The arrays of several files, end to end.
 
-    It is indexed by an integer, a slice, or an array of positions with one or two dimensions.  Every result is
-    in memory.  Positions of a row that lie close together are read at once, so an index of one row for each
-    window reads every window once.
+    It is indexed by an integer, a slice, or an array of positions with one or two dimensions.  Positions of a
+    row that lie close together are read at once, so an index of one row for each window reads every window
+    once.
 
     Args:
         files: the arrays, in order.
@@ -231,7 +232,7 @@ class JoinedArray:
         return FileRange(self._files[number], start, stop)
 
     def _ranges(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the number of each file between two positions, and the first and last item (excluded) in it."""
+        """Yield the number of each file between two positions, and its first and last item there."""
         number = int(self._starts.searchsorted(start, "right")) - 1
         while start < stop:
             first, after = int(self._starts[number]), int(self._starts[number + 1])
@@ -239,7 +240,7 @@ class JoinedArray:
             start, number = after, number + 1
 
     def searchsorted(self, v: Any, /, side: Side = "left") -> Any:
-        """Return where the values ``v`` belong in the array, which is sorted; see :func:`numpy.searchsorted`."""
+        """Return where the values ``v`` belong in the sorted array; see :func:`numpy.searchsorted`."""
         values = np.asarray(v)
         flat = values.reshape(-1).astype(np.int64, copy=False)
         places = np.empty(flat.shape, np.int64)

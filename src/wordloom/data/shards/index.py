@@ -19,7 +19,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from wordloom.data.ledgers import Ledger
 from wordloom.errors import DataError

@@ -19,8 +19,8 @@ from wordloom.errors import DataError
 class JoinedShards(TokenShards):
     """The token shards of several shares of a corpus, one after another.
 
-    Batches over them are those over the shards of the whole corpus, bit for bit.  Opening them reads the index
-    and checks the sizes of the files.  Their content is read when it is needed.
+    Batches over them are those over the shards of the whole corpus, bit for bit.  Opening them checks the
+    sizes of the files.  Their content is read when it is needed.
 
     Raises DataError if a file is missing or has another size than the index says.
     """

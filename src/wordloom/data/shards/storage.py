@@ -9,7 +9,8 @@
     checks.bin      uint32 per block of each array above, in this order: the CRC-32 of its bytes
     meta.json       types and sizes of the arrays, and the ledger
 
-Everything is little-endian.  The checks are for readers over a network; folders of earlier versions lack them.
+Everything is little-endian.  The checks are for readers over a network; folders of earlier versions lack
+them.
 """
 
 from __future__ import annotations
