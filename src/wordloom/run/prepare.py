@@ -18,6 +18,7 @@ from wordloom.data.rows.labelled import ColumnChoice, CorpusPart, LabelledCorpus
 from wordloom.data.rows.labelled_documents import LabelledDocuments
 from wordloom.data.sets.expand import matches, walk
 from wordloom.data.sets.fetch import local_files, names_dataset
+from wordloom.data.shards.prepared import PreparedCorpus, names_prepared
 from wordloom.errors import RecipeError, TokenizerError
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe, load_recipe
@@ -25,7 +26,7 @@ from wordloom.recipe.data import CausalData, Columns, LabelColumns, SentenceData
 from wordloom.recipe.table import Table
 from wordloom.text import TOKENIZERS, Tokenizer
 
-AnyCorpus: TypeAlias = Corpus | LabelledDocuments
+AnyCorpus: TypeAlias = Corpus | LabelledDocuments | PreparedCorpus
 AnyBatches: TypeAlias = CausalBatches | ContiguousBatches
 
 
@@ -48,6 +49,8 @@ def recipe_corpus(recipe: Recipe) -> AnyCorpus:
             "name a file of text"
         )
     d = recipe.data_as(TextData)
+    if (prepared := prepared_corpus(recipe)) is not None:
+        return prepared
     if isinstance(d, CausalData) and d.label_prefix:
         return LabelledDocuments(corpus_of(recipe, LabelledCorpus))
     settings: dict[str, Any] = {"separator": d.separator, "encoding_errors": d.encoding_errors}
@@ -56,6 +59,53 @@ def recipe_corpus(recipe: Recipe) -> AnyCorpus:
     if d.validation is not None:
         return Corpus(sources=d.train, split="files", validation_sources=d.validation, **settings)
     return Corpus(sources=d.train, split=d.split, validation_fraction=d.validation_fraction, **settings)
+
+
+def prepared_corpus(recipe: Recipe) -> PreparedCorpus | None:
+    """Return the prepared tokens that ``data.train`` names, or None if it names text.
+
+    Raises RecipeError for keys of ``[data]`` that have no effect on prepared tokens.
+    """
+    d = recipe.data_as(TextData)
+    named = [d.train] if isinstance(d.train, str) else d.train
+    prepared = [name for name in named if names_prepared(name)]
+    if not prepared:
+        return None
+    if len(named) > 1:
+        raise RecipeError(
+            f"data.train names '{prepared[0]}', which is prepared, beside others; name it alone"
+        )
+    if recipe.train.objective == "masked_lm+next_sentence":
+        raise RecipeError(
+            f"data.train '{prepared[0]}' holds prepared tokens, and next sentences are found in text; name "
+            'the text, or take train.objective = "masked_lm"'
+        )
+    unused = {name: field for name, field in type(d).model_fields.items() if name not in _OF_PREPARED}
+    changed = [name for name, field in unused.items() if getattr(d, name) != field.get_default()]
+    if d.validation_fraction not in (0.0, type(d).model_fields["validation_fraction"].get_default()):
+        changed.append("validation_fraction")
+    if changed:
+        raise RecipeError(
+            f"data.train '{prepared[0]}' was prepared with its own settings: leave out "
+            + ", ".join(f"data.{name}" for name in changed)
+        )
+    if d.validation is not None and not (isinstance(d.validation, str) and names_prepared(d.validation)):
+        raise RecipeError(
+            "data.validation names text, and data.train prepared tokens; prepare both in one folder, with "
+            "wordloom data prepare --validation"
+        )
+    return PreparedCorpus(train=prepared[0], validation=d.validation)
+
+
+#: The keys of ``[data]`` that prepared tokens leave open.
+_OF_PREPARED = {
+    "train",
+    "validation",
+    "validation_fraction",
+    "order",
+    "document_mask",
+    "mask_document_starts",
+}
 
 
 def prepare_recipe(
@@ -110,6 +160,8 @@ def corpus_tokenizer(recipe: Recipe, corpus: AnyCorpus, progress: TrainingProgre
     They are a token for each label in front of texts, and that of ``masking.placeholder = "empty"``.
     """
     kind = recipe.tokenizer.kind
+    if isinstance(corpus, PreparedCorpus):
+        return _tokenizer_of(corpus, recipe)
     if corpus.encoding_errors == "bytes" and kind not in ("byte", None):
         raise RecipeError(
             f'data.encoding_errors = "bytes" reads raw bytes, which tokenizer.kind "{kind}" does not take; '
@@ -121,6 +173,20 @@ def corpus_tokenizer(recipe: Recipe, corpus: AnyCorpus, progress: TrainingProgre
     if recipe.masking.placeholder == "empty" and EMPTY not in (recipe.tokenizer.special_tokens or ()):
         further.append(EMPTY)
     return recipe_tokenizer(recipe, pieces, progress, "text", further=further)
+
+
+def _tokenizer_of(corpus: PreparedCorpus, recipe: Recipe) -> Tokenizer:
+    """Return the tokenizer of prepared tokens: that of their folder, or the recipe's."""
+    t = recipe.tokenizer
+    if t.kind is not None:
+        raise RecipeError(
+            f"tokenizer.kind trains a tokenizer, and data.train '{corpus.train}' is prepared with one; leave "
+            f"[tokenizer] out, or set tokenizer.path={corpus.train}/tokenizer"
+        )
+    path = corpus.saved_tokenizer() if t.path is None else t.path
+    if path is None:
+        raise RecipeError(f"'{corpus.train}' holds no tokenizer; name the one of its tokens: tokenizer.path")
+    return Tokenizer.from_pretrained(path)
 
 
 def recipe_tokenizer(

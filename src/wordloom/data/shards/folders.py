@@ -26,6 +26,14 @@ class ShardFolder(Protocol):
         """Return the content of a file, by its path in the folder; raise DataError if it cannot be read."""
         ...
 
+    def exists(self, name: str) -> bool:
+        """Return whether there is a file or folder of this name."""
+        ...
+
+    def local_copy(self, name: str) -> Path | None:
+        """Return the local path of a small folder, or None without it; one behind a URL is copied."""
+        ...
+
     def array(self, name: str, dtype: str, count: int, *, checks: Checks | None = None) -> ArrayFile:
         """Return the array in a file; raise DataError if its size is wrong.
 
@@ -62,6 +70,12 @@ class LocalFolder:
             return path.read_bytes()
         except OSError as error:
             raise DataError(f"'{path}' cannot be read ({error})") from error
+
+    def exists(self, name: str) -> bool:
+        return (self._folder / name).exists()
+
+    def local_copy(self, name: str) -> Path | None:
+        return self._folder / name if self.exists(name) else None
 
     def array(self, name: str, dtype: str, count: int, *, checks: Checks | None = None) -> MappedFile:
         return self._files.open(self._folder / name, dtype, count)

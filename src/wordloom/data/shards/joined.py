@@ -42,7 +42,7 @@ class JoinedShards(TokenShards):
             self._files("ends", "<i8"), "<i8", added=[0, *lasts[:-1]], lasts=lasts, fetch=folder.fetch
         )
         if folder.fetch is None:  # what comes over a network has checks
-            check_ids(self._ids, self.vocab_size, self.folder)
+            check_ids(self._ids, self.vocab_size, folder.location)
 
     def _files(self, name: str, dtype: str) -> list[ArrayFile]:
         """Return the array ``name`` of each share."""

@@ -22,6 +22,7 @@ from wordloom.data.files.source import Source
 from wordloom.data.files.stream import Meter
 from wordloom.data.ledgers import Ledger
 from wordloom.data.rows.labelled_documents import LabelledDocuments
+from wordloom.data.shards.prepared import PreparedCorpus
 from wordloom.data.shards.segments import Accountant, Cutter, Segment, cut_rule
 from wordloom.data.shards.storage import VERSION, ShardWriter, TokenShards
 from wordloom.data.text.corpus import Corpus, Part, Tally
@@ -66,7 +67,7 @@ class Progress(NamedTuple):
 
 
 def prepare(
-    corpus: AnyCorpus,
+    corpus: AnyCorpus | PreparedCorpus,
     tokenizer: Any,
     *,
     part: Part,
@@ -80,7 +81,8 @@ def prepare(
 
     They lie in a folder of ``cache`` (default: :func:`~wordloom.data.cache.cache_folder`) that is named by
     the content of corpus and tokenizer.  The folder appears under its name when it is complete and on disk.
-    If several runs need it at once, one writes it and the others wait.
+    If several runs need it at once, one writes it and the others wait.  A :class:`PreparedCorpus` is opened
+    where it lies.
 
     The tokenizer's end-of-sequence token follows each document, except where the split cuts a document;
     ``end`` chooses another token or none.  Empty documents are dropped and counted.  Long documents are
@@ -100,6 +102,9 @@ def prepare(
     Raises DataError if the corpus cannot be read, this part of it is empty, or the cache cannot be written,
     and TokenizerError for special tokens and characters unknown to the tokenizer.
     """
+    if isinstance(corpus, PreparedCorpus):
+        end_id = end_of_document(tokenizer, end)
+        return corpus.shards(part, tokenizer, end_id=end_id, any_end=end == "eos")
     job = ShardJob(corpus, tokenizer, part, workers=workers, specials=specials, end=end, progress=progress)
     target = cache_folder(cache) / "tokens" / job.fingerprint[:32]
     return reused_or_written(
@@ -138,9 +143,7 @@ class ShardJob:
         self._corpus, self._tokenizer, self._part = corpus, tokenizer, part
         self._workers, self._specials, self._end, self._progress = workers, specials, end, progress
         self._may_be_empty = may_be_empty
-        self.end_id: int | None = (
-            None if end == "none" else tokenizer.eos_id if end == "eos" else tokenizer.sep_id
-        )
+        self.end_id = end_of_document(tokenizer, end)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -195,6 +198,11 @@ def _bytes_of(source: Source) -> int:
     """Return the bytes that are read of a file."""
     start, stop = source.span or (0, os.path.getsize(source.path))
     return stop - start
+
+
+def end_of_document(tokenizer: CorpusTokenizer, end: End) -> int | None:
+    """Return the id that follows each document."""
+    return None if end == "none" else tokenizer.eos_id if end == "eos" else tokenizer.sep_id
 
 
 def check_specials(specials: str) -> None:

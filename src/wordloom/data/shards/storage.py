@@ -89,9 +89,10 @@ class TokenShards:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
+        path = Path(folder)
+        self.folder: Path | str = path  # of joined shards perhaps a URL
         self.reused = False
-        meta = read_meta(self.folder / "meta.json", VERSION, "token shards")
+        meta = read_meta(path / "meta.json", VERSION, "token shards")
         self.fingerprint: str = meta["fingerprint"]
         self.tokenizer: str | None = meta.get("tokenizer")
         self.vocab_size: int = meta["vocab_size"]
@@ -99,15 +100,12 @@ class TokenShards:
         self.pad_id: int | None = meta["pad_id"]
         self.ledger = Ledger.from_dict(meta["ledger"])
         self.sources: list[str] = meta["sources"]
-        arrays = {name: self._map(name, meta["arrays"][name]) for name in ARRAYS}
+        arrays = {name: _map(path, name, meta["arrays"][name]) for name in ARRAYS}
         self._ids: IntArray = arrays["tokens"]
         self.ends: IntArray = arrays["ends"]
         self.document_bytes: IntArray = arrays["bytes"]
         self.origins: NDArray[np.int64] = arrays["origins"].reshape(-1, 2)
-        check_ids(self._ids, self.vocab_size, str(self.folder / "tokens.bin"))
-
-    def _map(self, name: str, described: dict[str, Any]) -> NDArray[Any]:
-        return map_array(self.folder / f"{name}.bin", described["dtype"], described["count"])
+        check_ids(self._ids, self.vocab_size, str(path / "tokens.bin"))
 
     def __len__(self) -> int:
         """Return the number of tokens."""
@@ -142,6 +140,10 @@ class TokenShards:
         """Return ``file#number`` of ``document``; the number counts the file's documents from 0."""
         source, index = self.origins[document]
         return f"{self.sources[source]}#{index}"
+
+
+def _map(folder: Path, name: str, described: dict[str, Any]) -> NDArray[Any]:
+    return map_array(folder / f"{name}.bin", described["dtype"], described["count"])
 
 
 class ShardWriter:
