@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -35,10 +36,14 @@ class ShardFolder(Protocol):
         ...
 
     def array(self, name: str, dtype: str, count: int, *, checks: Checks | None = None) -> ArrayFile:
-        """Return the array in a file; raise DataError if its size is wrong.
+        """Return the array in a file, whose size :meth:`check` may check.
 
         ``checks`` are the checks of the file, for readers over a network.
         """
+        ...
+
+    def check(self, files: Iterable[ArrayFile]) -> None:
+        """Raise DataError if a file has another size than was given; local files were checked before."""
         ...
 
     def names(self, suffix: str) -> list[str]:
@@ -79,6 +84,9 @@ class LocalFolder:
 
     def array(self, name: str, dtype: str, count: int, *, checks: Checks | None = None) -> MappedFile:
         return self._files.open(self._folder / name, dtype, count)
+
+    def check(self, files: Iterable[ArrayFile]) -> None:
+        pass
 
     def names(self, suffix: str) -> list[str]:
         found = (path for path in self._folder.rglob(f"*{suffix}") if path.is_file())

@@ -37,10 +37,10 @@ class JoinedShards(TokenShards):
         lasts = np.cumsum([share.tokens for share in part.shares]).tolist()
         self._ids_dtype = np.dtype(index.dtype)
         self._checks = [None if each.checks is None else ShareChecks(folder, each) for each in part.shares]
-        self._ids = JoinedArray(self._files("tokens", index.dtype), index.dtype, fetch=folder.fetch)
-        self.ends = JoinedArray(
-            self._files("ends", "<i8"), "<i8", added=[0, *lasts[:-1]], lasts=lasts, fetch=folder.fetch
-        )
+        tokens, ends = self._files("tokens", index.dtype), self._files("ends", "<i8")
+        folder.check([*tokens, *ends])
+        self._ids = JoinedArray(tokens, index.dtype, fetch=folder.fetch)
+        self.ends = JoinedArray(ends, "<i8", added=[0, *lasts[:-1]], lasts=lasts, fetch=folder.fetch)
         if folder.fetch is None:  # what comes over a network has checks
             check_ids(self._ids, self.vocab_size, folder.location)
 

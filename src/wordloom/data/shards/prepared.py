@@ -20,6 +20,7 @@ from wordloom.data.ledgers import Ledger
 from wordloom.data.shards.folders import LocalFolder, ShardFolder, is_url
 from wordloom.data.shards.index import INDEX, Index, JoinedPart, Share
 from wordloom.data.shards.joined import JoinedShards
+from wordloom.data.shards.remote.folder import RemoteFolder
 from wordloom.data.shards.storage import VERSION, TokenShards, parse_meta
 from wordloom.data.text.corpus import Part, Split
 from wordloom.errors import DataError
@@ -43,7 +44,7 @@ def names_prepared(location: str) -> bool:
 
 def open_folder(location: str) -> ShardFolder:
     """Return the folder at a path or a URL."""
-    return LocalFolder(location)
+    return RemoteFolder(location) if is_url(location) else LocalFolder(location)
 
 
 class PreparedFolder:
