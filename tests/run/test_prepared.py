@@ -148,3 +148,39 @@ def test_mistakes_are_one_line(recipe, corpus, tokenizer, tmp_path):
     (folder / "shards.json").unlink()
     with pytest.raises(DataError, match=r"is not merged yet; .* run: wordloom data merge"):
         train(path, out=tmp_path / "run")
+
+
+def test_tokens_of_datatrove_give_the_weights_of_the_text(recipe, corpus, tokenizer, tmp_path):
+    """The split by hash writes two folders, one for each part."""
+    pytest.importorskip("datatrove")
+    from datatrove.pipeline.tokens.tokenizer import TokenizedFile
+
+    own = recipe("llama", document_mask=True)
+    own.write_text(with_tokenizer(own.read_text(), f'[tokenizer]\npath = "{tmp_path / "tokenizer"}"\n'))
+    train(own, out=tmp_path / "text")
+    split = Corpus(sources=corpus, split="hash", validation_fraction=0.2)
+    for part in ("train", "validation"):
+        documents = list(split.documents(part))
+        for n, some in enumerate((documents[:5], documents[5:])):
+            file = TokenizedFile(str(tmp_path / part), f"{n}.ds", save_final_metadata=True)
+            for document in some:
+                file.write([*tokenizer.encode_ids(document.text), tokenizer.eos_id], None)
+            file.close()
+    path = on_tokens(own, tmp_path / "train")
+    where = [f"data.validation={tmp_path / 'validation'}", f"tokenizer.path={tmp_path / 'tokenizer'}"]
+    train(path, where, out=tmp_path / "tokens")
+    assert equal(tmp_path / "text", tmp_path / "tokens")
+    lines = (tmp_path / "tokens" / "metrics.jsonl").read_text()
+    assert "bits_per_byte" not in lines  # the bytes of the text are unknown
+    with pytest.raises(RecipeError, match=r"holds no tokenizer; name the one of its tokens: tokenizer\.path"):
+        train(path, where[:1], out=tmp_path / "other")
+
+
+def test_tokens_behind_a_url(recipe, corpus, tokenizer, tmp_path):
+    fsspec = pytest.importorskip("fsspec")
+    folder = prepare_tasks(corpus, tokenizer, tmp_path / "prepared")
+    train(on_tokens(recipe("llama"), folder), out=tmp_path / "local")
+    url = f"memory://{secrets.token_hex(8)}"
+    fsspec.filesystem("memory").put(str(folder), url, recursive=True)
+    train(on_tokens(recipe("llama"), url), out=tmp_path / "remote")
+    assert equal(tmp_path / "local", tmp_path / "remote")

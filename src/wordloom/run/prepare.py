@@ -18,6 +18,7 @@ from wordloom.data.rows.labelled import ColumnChoice, CorpusPart, LabelledCorpus
 from wordloom.data.rows.labelled_documents import LabelledDocuments
 from wordloom.data.sets.expand import matches, walk
 from wordloom.data.sets.fetch import local_files, names_dataset
+from wordloom.data.shards.datatrove import SUFFIX
 from wordloom.data.shards.prepared import PreparedCorpus, names_prepared
 from wordloom.errors import RecipeError, TokenizerError
 from wordloom.progress import TrainingProgress
@@ -71,7 +72,7 @@ def prepared_corpus(recipe: Recipe) -> PreparedCorpus | None:
     prepared = [name for name in named if names_prepared(name)]
     if not prepared:
         return None
-    if len(named) > 1:
+    if len(named) > 1 and not all(name.endswith(SUFFIX) for name in named):
         raise RecipeError(
             f"data.train names '{prepared[0]}', which is prepared, beside others; name it alone"
         )
@@ -89,12 +90,13 @@ def prepared_corpus(recipe: Recipe) -> PreparedCorpus | None:
             f"data.train '{prepared[0]}' was prepared with its own settings: leave out "
             + ", ".join(f"data.{name}" for name in changed)
         )
-    if d.validation is not None and not (isinstance(d.validation, str) and names_prepared(d.validation)):
+    held_out = [d.validation] if isinstance(d.validation, str) else d.validation or []
+    if not all(map(names_prepared, held_out)):
         raise RecipeError(
             "data.validation names text, and data.train prepared tokens; prepare both in one folder, with "
             "wordloom data prepare --validation"
         )
-    return PreparedCorpus(train=prepared[0], validation=d.validation)
+    return PreparedCorpus(train=tuple(named), validation=tuple(held_out) or None)
 
 
 #: The keys of ``[data]`` that prepared tokens leave open.
@@ -126,6 +128,8 @@ def prepare_recipe(
         progress.say(
             f"unknown: {unknown:,} of {len(shards):,} training tokens stand for text the tokenizer lacks"
         )
+    if not shards.ledger.bytes:
+        progress.say("bits per byte is not given: the prepared tokens do not say how long their text is")
     if tokenizer.byte_lengths() is None:
         progress.say(
             f"bits per byte is not given: this {tokenizer.kind} tokenizer does not give all text back"
@@ -180,12 +184,14 @@ def _tokenizer_of(corpus: PreparedCorpus, recipe: Recipe) -> Tokenizer:
     t = recipe.tokenizer
     if t.kind is not None:
         raise RecipeError(
-            f"tokenizer.kind trains a tokenizer, and data.train '{corpus.train}' is prepared with one; leave "
-            f"[tokenizer] out, or set tokenizer.path={corpus.train}/tokenizer"
+            f"tokenizer.kind trains a tokenizer, and data.train '{corpus.location}' is prepared with one; "
+            f"leave [tokenizer] out, or set tokenizer.path={corpus.location}/tokenizer"
         )
     path = corpus.saved_tokenizer() if t.path is None else t.path
     if path is None:
-        raise RecipeError(f"'{corpus.train}' holds no tokenizer; name the one of its tokens: tokenizer.path")
+        raise RecipeError(
+            f"'{corpus.location}' holds no tokenizer; name the one of its tokens: tokenizer.path"
+        )
     return Tokenizer.from_pretrained(path)
 
 

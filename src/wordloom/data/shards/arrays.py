@@ -41,6 +41,8 @@ class IntArray(Protocol):
 class ArrayFile(Protocol):
     """An array in one file."""
 
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
     def __len__(self) -> int: ...
 
     def read(self, start: int, stop: int) -> Ints:
@@ -84,10 +86,11 @@ class MappedFile:
     """An array in a local file, mapped when it is read; see :class:`ArrayFile`."""
 
     def __init__(self, files: MappedFiles, path: Path, dtype: str, count: int) -> None:
-        self._files, self._path, self._dtype, self._count = files, path, dtype, count
+        self._files, self._path, self._count = files, path, count
+        self.dtype = np.dtype(dtype)
 
     def _array(self) -> Ints:
-        return self._files.map(self._path, self._dtype, self._count)
+        return self._files.map(self._path, self.dtype.str, self._count)
 
     def __len__(self) -> int:
         return self._count

@@ -31,6 +31,10 @@ class ShardFolder(Protocol):
         """Return whether there is a file or folder of this name."""
         ...
 
+    def size(self, name: str) -> int:
+        """Return the bytes of a file; raise DataError if it is missing."""
+        ...
+
     def local_copy(self, name: str) -> Path | None:
         """Return the local path of a small folder, or None without it; one behind a URL is copied."""
         ...
@@ -78,6 +82,12 @@ class LocalFolder:
 
     def exists(self, name: str) -> bool:
         return (self._folder / name).exists()
+
+    def size(self, name: str) -> int:
+        try:
+            return (self._folder / name).stat().st_size
+        except OSError as error:
+            raise DataError(f"'{self._folder / name}' cannot be read ({error.strerror})") from None
 
     def local_copy(self, name: str) -> Path | None:
         return self._folder / name if self.exists(name) else None

@@ -3,7 +3,8 @@
 A location is a folder or a URL with
 
 - the shares of many tasks, after ``wordloom data merge`` (:mod:`wordloom.data.shards.index`),
-- token shards in one piece, as :func:`wordloom.data.prepare` writes them.
+- token shards in one piece, as :func:`wordloom.data.prepare` writes them,
+- the token files of datatrove (:mod:`wordloom.data.shards.datatrove`), or one such file.
 """
 
 from __future__ import annotations
@@ -17,6 +18,13 @@ from typing import Any, NoReturn
 from wordloom.data.files.source import Document, Source
 from wordloom.data.files.stream import EncodingErrors
 from wordloom.data.ledgers import Ledger
+from wordloom.data.shards.datatrove import (
+    SUFFIX,
+    DatatroveFolder,
+    files_of,
+    names_token_files,
+    split_location,
+)
 from wordloom.data.shards.folders import LocalFolder, ShardFolder, is_url
 from wordloom.data.shards.index import INDEX, Index, JoinedPart, Share
 from wordloom.data.shards.joined import JoinedShards
@@ -35,7 +43,7 @@ def names_prepared(location: str) -> bool:
 
     A folder of text may hold files of the same names, so two names are looked for.
     """
-    if is_url(location):
+    if is_url(location) or names_token_files(location):
         return True
     folder = Path(location).expanduser()
     pairs = ((INDEX, "shares"), (_TASKS, "shares"), (META, "tokens.bin"))
@@ -47,15 +55,34 @@ def open_folder(location: str) -> ShardFolder:
     return RemoteFolder(location) if is_url(location) else LocalFolder(location)
 
 
+def open_prepared(location: str | Sequence[str]) -> PreparedFolder | DatatroveFolder:
+    """Return the prepared tokens at a location, or those of several token files of datatrove."""
+    locations = [location] if isinstance(location, str) else list(location)
+    if all(each.endswith(SUFFIX) for each in locations):
+        folders: dict[str, ShardFolder] = {}
+        files = []
+        for each in locations:
+            folder, name = split_location(each)
+            files.append((folders.setdefault(folder, open_folder(folder)), name))
+        return DatatroveFolder(", ".join(locations), files)
+    (single,) = locations
+    folder_here = open_folder(single)
+    if not any(folder_here.exists(name) for name in (INDEX, _TASKS, META)) and (
+        names := files_of(folder_here)
+    ):
+        return DatatroveFolder(single, [(folder_here, name) for name in names])
+    return PreparedFolder(single, folder_here)
+
+
 class PreparedFolder:
     """The parts of a corpus in a folder, or behind a URL, that is prepared.
 
     Raises DataError for a folder without prepared tokens, or whose tasks are not merged.
     """
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, folder: ShardFolder | None = None) -> None:
         self.location = location
-        self.folder = open_folder(location)
+        self.folder = open_folder(location) if folder is None else folder
         self._index = self._read_index()
 
     def _read_index(self) -> Index:
@@ -68,8 +95,8 @@ class PreparedFolder:
             )
         if not self.folder.exists(META):
             raise DataError(
-                f"'{self.location}' holds no prepared tokens; name a folder of wordloom data merge, or a "
-                "file of text"
+                f"'{self.location}' holds no prepared tokens; name a folder of wordloom data merge, token "
+                "files of datatrove (.ds), or text"
             )
         return _one_share(parse_meta(self.folder.read_bytes(META).decode(), self.location, VERSION, "tokens"))
 
@@ -78,7 +105,11 @@ class PreparedFolder:
         """The names of the parts: train, validation or all."""
         return list(self._index.parts)
 
-    def open(self, part: str) -> TokenShards:
+    def saved_tokenizer(self) -> Path | None:
+        """Return the folder of the tokenizer that was saved with the tokens, or None."""
+        return self.folder.local_copy(TOKENIZER)
+
+    def open(self, part: str, tokenizer: Any = None) -> TokenShards:
         """Return the token shards of a part."""
         if isinstance(self.folder, LocalFolder) and not self.folder.exists(INDEX):
             return TokenShards(self.location)
@@ -112,15 +143,15 @@ class PreparedCorpus:
     :func:`wordloom.data.prepare` returns their shards instead of encoding text.
 
     Args:
-        train: the location of the training part.
+        train: the location of the training part, or several token files of datatrove.
         validation: that of the validation part; by default ``train``.
 
     A location that has a training and a validation part gives the part that is asked for.  A location with
     one part gives that part.
     """
 
-    train: str
-    validation: str | None = None
+    train: str | tuple[str, ...]
+    validation: str | tuple[str, ...] | None = None
 
     encoding_errors: EncodingErrors = "strict"
     split: Split = "files"
@@ -128,12 +159,17 @@ class PreparedCorpus:
     skipped: Sequence[str] = ()
 
     @cached_property
-    def _train(self) -> PreparedFolder:
-        return PreparedFolder(self.train)
+    def _train(self) -> PreparedFolder | DatatroveFolder:
+        return open_prepared(self.train)
 
     @cached_property
-    def _validation(self) -> PreparedFolder:
-        return self._train if self.validation is None else PreparedFolder(self.validation)
+    def _validation(self) -> PreparedFolder | DatatroveFolder:
+        return self._train if self.validation is None else open_prepared(self.validation)
+
+    @property
+    def location(self) -> str:
+        """The location of the training part, for messages."""
+        return self._train.location
 
     def shards(self, part: Part, tokenizer: Any, *, end_id: int | None, any_end: bool) -> TokenShards:
         """Return the shards of ``part``.
@@ -152,7 +188,7 @@ class PreparedCorpus:
                     else "name another folder"
                 )
             )
-        shards = found.open(part if part in found.parts else only)
+        shards = found.open(part if part in found.parts else only, tokenizer)
         if shards.tokenizer not in (None, tokenizer.fingerprint):
             raise DataError(
                 f"'{found.location}' was prepared with another tokenizer than this {tokenizer.kind} one of "
@@ -167,7 +203,7 @@ class PreparedCorpus:
 
     def saved_tokenizer(self) -> Path | None:
         """Return the folder of the tokenizer that was saved with the tokens, or None."""
-        return self._train.folder.local_copy(TOKENIZER)
+        return self._train.saved_tokenizer()
 
     def files(self, part: Part = "all") -> list[Source]:
         """Return no files: tokens are read instead."""
@@ -182,12 +218,10 @@ class PreparedCorpus:
         self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise DataError(f"'{self.train}' holds prepared tokens, and this needs the text; name a file of text")
+        raise DataError(
+            f"'{self.location}' holds prepared tokens, and this needs the text; name a file of text"
+        )
 
     def describe_split(self) -> str:
         """Return a description of the split, for the ledger."""
         return "as it was prepared"
-
-    def part_fingerprint(self, part: Part) -> str:
-        """Return the fingerprint of the shards of ``part``."""
-        return (self._train if part == "train" else self._validation).open(part).fingerprint

@@ -59,9 +59,9 @@ def parse_meta(text: str, folder: str, version: int, noun: str) -> dict[str, Any
     return meta
 
 
-def check_ids(ids: IntArray, vocab_size: int, place: str) -> None:
-    """Raise DataError for an id outside the vocabulary; of a large array, only some blocks are read."""
-    stride = _TOKENS * max(1, len(ids) // (_TOKENS * _CHECKED))
+def check_ids(ids: IntArray, vocab_size: int, place: str, *, blocks: int | None = None) -> None:
+    """Raise DataError for an id outside the vocabulary; of a large array, only some ``blocks`` are read."""
+    stride = _TOKENS * max(1, len(ids) // (_TOKENS * (blocks or _CHECKED)))
     for at in range(0, len(ids), stride):
         largest = int(ids[at : at + _TOKENS].max())
         if largest >= vocab_size:

@@ -71,7 +71,9 @@ def with_old_task(
     about = _as_recipe(recipe, "masked_lm" if encoder else "causal_lm")
     corpus: Any = recipe_corpus(about)
     if isinstance(corpus, PreparedCorpus):
-        raise RecipeError(f"[old_task] reads text, and '{corpus.train}' holds prepared tokens; name the text")
+        raise RecipeError(
+            f"[old_task] reads text, and '{corpus.location}' holds prepared tokens; name the text"
+        )
     if old.train is None:  # the whole text is measured
         corpus = replace(corpus, sources=(), split="files", validation_sources=corpus.sources)
 

@@ -57,9 +57,9 @@ class RemoteFile:
     ) -> None:
         self.reader, self.path, self.url = reader, path, url
         self.checks, self.version = checks, version
-        self._dtype, self._count = np.dtype(dtype), count
-        self.size = count * self._dtype.itemsize
-        self._per_block = BLOCK // self._dtype.itemsize
+        self.dtype, self._count = np.dtype(dtype), count
+        self.size = count * self.dtype.itemsize
+        self._per_block = BLOCK // self.dtype.itemsize
         identity = [url, self.size, version if checks is None else checks.identity]
         self._key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
         self._firsts: dict[int, int] = {}  # the first item of blocks that were searched
@@ -92,14 +92,14 @@ class RemoteFile:
             parts.append(self._items(number, first, after))
         if len(parts) == 1:
             return parts[0]
-        return np.concatenate(parts) if parts else np.empty(0, self._dtype)
+        return np.concatenate(parts) if parts else np.empty(0, self.dtype)
 
     def _items(self, number: int, first: int, after: int) -> Ints:
-        size = self._dtype.itemsize
-        return np.frombuffer(self.reader.read(self, number, first * size, after * size), self._dtype)
+        size = self.dtype.itemsize
+        return np.frombuffer(self.reader.read(self, number, first * size, after * size), self.dtype)
 
     def take(self, index: NDArray[np.int64]) -> Ints:
-        items = np.empty(len(index), self._dtype)
+        items = np.empty(len(index), self.dtype)
         numbers = index // self._per_block
         for number in np.unique(numbers).tolist():
             chosen = numbers == number

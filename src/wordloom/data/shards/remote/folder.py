@@ -54,11 +54,18 @@ class RemoteFolder:
         return content
 
     def exists(self, name: str) -> bool:
+        if name in self._known:
+            return True
         try:
             retried(lambda: self._system.info(self._in_system(name)), self._url(name))
         except FileNotFoundError:
             return False
         return True
+
+    def size(self, name: str) -> int:
+        if (size := self._info(name).get("size")) is None:
+            raise DataError(f"'{self._url(name)}': the server does not say how many bytes the file has")
+        return int(size)
 
     def local_copy(self, name: str) -> Path | None:
         if not self.exists(f"{name}/{_TOKENIZER[0]}"):
@@ -74,7 +81,9 @@ class RemoteFolder:
         return folder
 
     def array(self, name: str, dtype: str, count: int, *, checks: Checks | None = None) -> RemoteFile:
-        version = "" if checks is not None else version_of(self._info(name))
+        version = ""
+        if checks is None:  # a listing says other things of a file than a request for the file
+            version = version_of(file_info(self._system, self._in_system(name), self._url(name)))
         return RemoteFile(self._reader, self._in_system(name), self._url(name), dtype, count, checks, version)
 
     def _info(self, name: str) -> dict[str, Any]:
