@@ -8,6 +8,7 @@ they ask for.  A file is memory-mapped (:class:`MappedFiles`) or read by byte ra
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +23,7 @@ Side: TypeAlias = Literal["left", "right"]
 Ints: TypeAlias = NDArray[np.integer[Any]]
 
 _OPEN = 192  # most files mapped at a time, below the usual limit of 1,024 open files of a process
+_AHEAD = 1 << 14  # bytes of a read from which on the system reads all of its pages at once
 _SPARSE = 4  # indices that span more than this many times their number are read one by one
 
 
@@ -70,11 +72,19 @@ class FileRange(NamedTuple):
 Fetch: TypeAlias = Callable[[Sequence[FileRange]], None]
 
 
+class _Map(NamedTuple):
+    array: Ints
+    pages: mmap.mmap | None
+
+
 class MappedFiles:
-    """Memory maps of local files, of which a limited number is open at a time."""
+    """Memory maps of local files, of which a limited number is open at a time.
+
+    The system is told that reads are random: otherwise it reads megabytes around a window of some kilobytes.
+    """
 
     def __init__(self) -> None:
-        self.map = lru_cache(maxsize=_OPEN)(map_array)
+        self.map = lru_cache(maxsize=_OPEN)(_map_for_windows)
 
     def open(self, path: Path, dtype: str, count: int) -> MappedFile:
         """Return the array in a file, whose size is checked now and which is mapped when it is read."""
@@ -86,17 +96,21 @@ class MappedFile:
     """An array in a local file, mapped when it is read; see :class:`ArrayFile`."""
 
     def __init__(self, files: MappedFiles, path: Path, dtype: str, count: int) -> None:
-        self._files, self._path, self._count = files, path, count
+        self._files, self._path, self._count = files, str(path), count
         self.dtype = np.dtype(dtype)
 
     def _array(self) -> Ints:
-        return self._files.map(self._path, self.dtype.str, self._count)
+        return self._files.map(self._path, self.dtype.str, self._count).array
 
     def __len__(self) -> int:
         return self._count
 
     def read(self, start: int, stop: int) -> Ints:
-        return self._array()[start:stop]
+        mapped, size = self._files.map(self._path, self.dtype.str, self._count), self.dtype.itemsize
+        if mapped.pages is not None and (stop - start) * size > _AHEAD and hasattr(mmap, "MADV_WILLNEED"):
+            first = start * size // mmap.PAGESIZE * mmap.PAGESIZE
+            mapped.pages.madvise(mmap.MADV_WILLNEED, first, stop * size - first)  # in one go
+        return mapped.array[start:stop]
 
     def take(self, index: NDArray[np.int64]) -> Ints:
         return self._array()[index]
@@ -115,13 +129,24 @@ def check_size(path: Path, dtype: np.dtype[Any], count: int) -> None:
         )
 
 
-def map_array(path: Path, dtype: str, count: int) -> NDArray[Any]:
+def map_array(path: str | Path, dtype: str, count: int) -> NDArray[Any]:
     """Return the memory map of a file of ``count`` numbers; raise DataError for a file of another size."""
-    check_size(path, np.dtype(dtype), count)
+    check_size(Path(path), np.dtype(dtype), count)
     if not count:
         return np.empty(0, dtype)  # the system maps no empty file
     # The plain ndarray view slices several times faster than np.memmap itself.
     return np.memmap(path, dtype=dtype, mode="r", shape=(count,)).view(np.ndarray)
+
+
+def _map_for_windows(path: str, dtype: str, count: int) -> _Map:
+    check_size(Path(path), np.dtype(dtype), count)
+    if not count:
+        return _Map(np.empty(0, dtype), None)
+    with open(path, "rb") as file:
+        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    if hasattr(mmap, "MADV_RANDOM"):
+        pages.madvise(mmap.MADV_RANDOM)
+    return _Map(np.frombuffer(pages, dtype), pages)
 
 
 class JoinedArray:
@@ -195,13 +220,26 @@ class JoinedArray:
         if not rows.size:
             return
         lows, highs = rows.min(axis=1), rows.max(axis=1) + 1  # [R]
+        low, high = int(lows.min()), int(highs.max())
+        if high - low <= _SPARSE * rows.size:  # neighbours, as in the order of the text
+            items[:] = self._read(low, high)[rows - low]
+            return
         dense = highs - lows <= _SPARSE * rows.shape[1]
         if self._fetch is not None:
             spans = list(zip(lows[dense].tolist(), highs[dense].tolist(), strict=True))
             spans += [(at, at + 1) for at in np.unique(rows[~dense]).tolist()]
             self._fetch([self._file_range(*each) for span in spans for each in self._ranges(*span)])
-        for n, (low, high) in enumerate(zip(lows.tolist(), highs.tolist(), strict=True)):
-            items[n] = self._read(low, high)[rows[n] - low] if dense[n] else self._take(rows[n])
+        numbers = self._starts.searchsorted(lows, "right") - 1  # [R], the file of the first item
+        starts = self._starts[numbers]
+        in_one_file = dense & (highs <= self._starts[numbers + 1])
+        whole = (rows == lows[:, None] + np.arange(rows.shape[1])).all(axis=1)  # a window: no index is needed
+        places = zip(numbers.tolist(), (lows - starts).tolist(), (highs - starts).tolist(), strict=True)
+        for n, place in enumerate(places):
+            if not dense[n]:
+                items[n] = self._take(rows[n])
+                continue
+            found = self._read_file(*place) if in_one_file[n] else self._read(int(lows[n]), int(highs[n]))
+            items[n] = found if whole[n] else found[rows[n] - lows[n]]
 
     def _take(self, positions: NDArray[np.int64]) -> Ints:
         """Return the items at ``positions`` [N], which may lie far apart."""
