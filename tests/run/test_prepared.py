@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
+from wordloom.cli import app
 from wordloom.data import Corpus, prepare
 from wordloom.data.shards.merge import merge_shares
 from wordloom.data.shards.tasks import prepare_share
 from wordloom.data.text.shares import ShareNumber
 from wordloom.errors import DataError, RecipeError, WordloomError
 from wordloom.run import train
+from wordloom.run.speculation import drafter_named
 from wordloom.text import Tokenizer
 from wordloom.training.hooks import Log
 
@@ -145,9 +148,21 @@ def test_mistakes_are_one_line(recipe, corpus, tokenizer, tmp_path):
         with pytest.raises(WordloomError, match=message) as caught:
             train(path, [override], out=tmp_path / "run")
         assert "\n" not in str(caught.value)
+    with pytest.raises(RecipeError, match=r"is prepared, and data.train is text; name text for both"):
+        train(recipe("llama"), [f"data.validation={folder}"], out=tmp_path / "run")
     (folder / "shards.json").unlink()
     with pytest.raises(DataError, match=r"is not merged yet; .* run: wordloom data merge"):
         train(path, out=tmp_path / "run")
+
+
+def test_what_needs_the_text_says_so(recipe, corpus, tokenizer, tmp_path):
+    path = on_tokens(recipe("llama"), prepare_tasks(corpus, tokenizer, tmp_path / "prepared"))
+    train(path, ["train.steps=2"], out=tmp_path / "run")
+    said = CliRunner().invoke(app, ["evaluate", str(tmp_path / "run")])
+    assert isinstance(said.exception, DataError)
+    assert "holds prepared tokens, and this needs the text; name a file of text" in str(said.exception)
+    drafter = drafter_named("corpus", tmp_path / "run", tokenizer)
+    assert drafter is not None
 
 
 def test_tokens_of_datatrove_give_the_weights_of_the_text(recipe, corpus, tokenizer, tmp_path):

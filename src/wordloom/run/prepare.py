@@ -70,7 +70,12 @@ def prepared_corpus(recipe: Recipe) -> PreparedCorpus | None:
     d = recipe.data_as(TextData)
     named = [d.train] if isinstance(d.train, str) else d.train
     prepared = [name for name in named if names_prepared(name)]
+    held_out = [d.validation] if isinstance(d.validation, str) else d.validation or []
     if not prepared:
+        for name in filter(names_prepared, held_out):
+            raise RecipeError(
+                f"data.validation '{name}' is prepared, and data.train is text; name text for both"
+            )
         return None
     if len(named) > 1 and not all(name.endswith(SUFFIX) for name in named):
         raise RecipeError(
@@ -90,7 +95,6 @@ def prepared_corpus(recipe: Recipe) -> PreparedCorpus | None:
             f"data.train '{prepared[0]}' was prepared with its own settings: leave out "
             + ", ".join(f"data.{name}" for name in changed)
         )
-    held_out = [d.validation] if isinstance(d.validation, str) else d.validation or []
     if not all(map(names_prepared, held_out)):
         raise RecipeError(
             "data.validation names text, and data.train prepared tokens; prepare both in one folder, with "

@@ -348,5 +348,12 @@ def test_a_half_written_share_under_its_name_is_not_taken(tmp_path: Path, tokeni
     with pytest.raises(DataError, match=r"tokens\.bin' is damaged"):
         opened(out, "train")
     shutil.rmtree(share_folder(out, ShareNumber(1, 2)))
+    (tmp_path / "a.txt").write_text("eno\nowt\nthree\nfour\n")  # of equal sizes
+    changed = Corpus(sources=tmp_path / "a.txt", separator="line", validation_fraction=0)
+    for number in (1, 2):
+        prepare_share(changed, tokenizer, ShareNumber(number, 2), out=out, parts=("train",))
+    with pytest.raises(DataError, match=r"differs from the index of its folder: .*; merge the folder again"):
+        opened(out, "train")
+    corpus = changed
     run_all(corpus, tokenizer, out, 2, ("train",))
     assert_equal(opened(out, "train"), prepare(corpus, tokenizer, part="train"))

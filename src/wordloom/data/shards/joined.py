@@ -41,7 +41,9 @@ class JoinedShards(TokenShards):
         folder.check([*tokens, *ends])
         self._ids = JoinedArray(tokens, index.dtype, fetch=folder.fetch)
         self.ends = JoinedArray(ends, "<i8", added=[0, *lasts[:-1]], lasts=lasts, fetch=folder.fetch)
-        if folder.fetch is None:  # what comes over a network has checks
+        if folder.fetch is None:  # over a network, each block is checked
+            for checks in filter(None, self._checks):
+                checks.verified()
             check_ids(self._ids, self.vocab_size, folder.location)
 
     def _files(self, name: str, dtype: str) -> list[ArrayFile]:
@@ -108,13 +110,17 @@ class ShareChecks:
     @cached_property
     def blocks(self) -> NDArray[np.uint32]:
         """The CRC-32 of each block."""
+        return np.frombuffer(self.verified(), "<u4")
+
+    def verified(self) -> bytes:
+        """Return the file of the checks; raise DataError if it is not the one that the index knows."""
         content = self._folder.read_bytes(self._name)
         if hashlib.sha256(content).hexdigest() != self.identity:
             raise DataError(
                 f"'{self._folder.location}/{self._name}' differs from the index of its folder: the share was "
                 "prepared again; merge the folder again"
             )
-        return np.frombuffer(content, "<u4")
+        return content
 
 
 class ArrayChecks:
