@@ -142,6 +142,7 @@ def test_mistakes_are_one_line(recipe, corpus, tokenizer, tmp_path):
         "data.split=hash": "leave out data.split",
         "data.validation_fraction=0.5": "leave out data.validation_fraction",
         f"data.validation={corpus}": "data.validation names text, and data.train prepared tokens",
+        f'data.validation=["{folder}", "{folder}"]': "data.validation names .* beside others; name it alone",
         f'data.train=["{folder}", "{corpus}"]': "beside others; name it alone",
     }
     for override, message in cases.items():

@@ -83,10 +83,7 @@ class Attribution(View):
         line = f"{line}; the sum of the values differs from the difference by {self.residual:+.2g}"
         if abs(self.residual) <= 2 * TOLERANCE * abs(self.score - self.baseline):
             return [line]
-        return [
-            line,
-            "the score changes in steps too narrow for the integral: trust --method occlusion instead",
-        ]
+        return [line, "the score changes in steps too narrow for the integral: trust --method occlusion instead"]
 
     def words(self) -> Sequence[str]:
         return [*map(visible, self.tokens), self.what]
