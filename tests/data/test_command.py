@@ -87,16 +87,53 @@ def test_prepare_options_reach_the_corpus(wordloom: Command, tmp_path: Path, tok
     assert (validation["documents"], validation["dropped"]) == (3, {"empty document(s)": 1})
 
 
+def test_tasks_and_merge(wordloom: Command, tmp_path: Path, tokenizer: Path) -> None:
+    rows, out = tmp_path / "a.jsonl", tmp_path / "out"
+    rows.write_text("".join(json.dumps({"text": f"text {n}"}) + "\n" for n in range(100)))
+    settings = ("data", "prepare", rows, "--tokenizer", tokenizer, "--out", out)
+    second = wordloom(*settings, "--task", "2/2")
+    assert second.returncode == 0, second.stderr
+    assert second.stdout.endswith(f"task 2/2 is complete: {out / 'shares' / '00002-of-00002'}\n")
+    missing = wordloom("data", "merge", out)
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert missing.stderr == (
+        f"wordloom: 1 of 2 tasks is not complete: 1; run wordloom data prepare with --task 1/2 --out {out}, "
+        "and merge again\n"
+    )
+    other = wordloom(*settings, "--task", "1/2", "--specials", "text")
+    assert other.returncode == 2
+    assert "was begun with another special tokens: 'refuse', not 'text'; choose another --out" in other.stderr
+    assert wordloom(*settings, "--task", "1/2").returncode == 0
+    again = json.loads(wordloom(*settings, "--task", "1/2", "--json").stdout)
+    assert again["reused"] is True
+    assert "task 1/2 was complete: " in wordloom(*settings, "--task", "1/2").stdout
+    merged = wordloom("data", "merge", out)
+    assert "shares: 2" in merged.stdout
+    assert merged.stdout.endswith(f"merged: {out}\n")
+    whole = wordloom("data", "prepare", rows, "--tokenizer", tokenizer, "--split", "hash", "--json")
+    parts = json.loads(wordloom("data", "merge", out, "--json").stdout)["parts"]
+    assert [entry["ledger"] for entry in json.loads(whole.stdout)] == [
+        parts[name]["ledger"] for name in ("train", "validation")
+    ]
+
+
 def test_a_mistake_is_one_line_and_code_two(wordloom: Command, tmp_path: Path, tokenizer: Path) -> None:
     text, rows = tmp_path / "a.txt", tmp_path / "a.jsonl"
     text.write_text("hello world\n" * 100)
     rows.write_text('{"text": "hello"}\n')
+    task = ("--task", "1/2", "--out", tmp_path / "out")
     for arguments in (
         ("data", "prepare", "missing.txt", "--tokenizer", tokenizer),
         ("data", "fetch", "bookscorpus"),
         ("data", "prepare", text, "--tokenizer", tokenizer, "--validation", "missing.txt"),
         ("data", "prepare", text, "--tokenizer", tokenizer, "--field", "body"),
         ("data", "prepare", rows, "--tokenizer", tokenizer, "--separator", "line"),
+        ("data", "prepare", text, "--tokenizer", tokenizer, "--task", "1/2"),
+        ("data", "prepare", text, "--tokenizer", tokenizer, "--task", "0/2", "--out", tmp_path / "out"),
+        ("data", "prepare", text, "--tokenizer", "bpe", *task),
+        ("data", "prepare", text, "--tokenizer", tokenizer, *task, "--split", "tail"),
+        ("data", "prepare", "-", "--tokenizer", tokenizer, *task),
+        ("data", "merge", tmp_path),
         ("data", "prepare", "--tokenizer", tokenizer, "-.jsonl"),
     ):
         done = wordloom(*arguments)

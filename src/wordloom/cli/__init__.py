@@ -17,7 +17,6 @@ from typer import Option
 from wordloom.cli import (
     average,
     convert,
-    data,
     demo,
     evaluate,
     generate,
@@ -31,6 +30,7 @@ from wordloom.cli import (
     translate,
 )
 from wordloom.cli.chat import command as chat
+from wordloom.cli.data import command as data
 from wordloom.cli.embed import command as embed
 from wordloom.cli.help import use_help_pages
 from wordloom.cli.inspect import command as inspect

@@ -49,6 +49,7 @@ PANELS: dict[str, dict[str, str]] = {
         "limit_alphabet",
         "Reading": "sample_mb seed field separator encoding_errors",
     },
+    "data prepare": {"Tasks on many machines": "task out"},
     "vectors train": {
         "Text": "corpus separator phrases",
         "Training": "algorithm architecture dim window negative min_count epochs alpha seed threads device "
@@ -125,7 +126,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "tokenize report": ("tokenize report book.txt tokenizers/book runs/llama",),
     "data list": ("data list", "data list wikitext-2"),
     "data fetch": ("data fetch wikitext-2",),
-    "data prepare": ("data prepare --tokenizer tokenizers/book book.txt",),
+    "data prepare": (
+        "data prepare --tokenizer tokenizers/book book.txt",
+        "data prepare corpus/ --tokenizer tokenizers/web --task 3/64 --out prepared",
+    ),
+    "data merge": ("data merge prepared",),
     "vectors train": ("vectors train --corpus book.txt --dim 100 --out runs/vectors",),
     "vectors similar": ("vectors similar runs/vectors king --top-k 5",),
     "vectors analogy": ("vectors analogy runs/vectors man king woman",),

@@ -62,6 +62,7 @@ def reused_or_written(
     name: str = "token shards",
     doing: str = "preparing the same shards",
     error: type[WordloomError] = DataError,
+    elsewhere: str = "WORDLOOM_CACHE",
 ) -> Data:
     """Return the data that ``read()`` reads from ``target``; write it if it is missing or damaged.
 
@@ -72,6 +73,7 @@ def reused_or_written(
         name: the name of the data in the error.
         doing: what another run is doing when this one waits for it, for the log.
         error: the type of the error that ``read`` raises for damaged data.
+        elsewhere: the setting that chooses another folder, for the error.
 
     Raises ``error`` if the folder cannot be written.
     """
@@ -94,7 +96,7 @@ def reused_or_written(
     except OSError as failure:
         raise error(
             f"cannot write {name} to '{target.parent}': {failure.strerror or failure}; "
-            "free space there, or choose another folder with WORDLOOM_CACHE"
+            f"free space there, or choose another folder with {elsewhere}"
         ) from failure
     return read()
 

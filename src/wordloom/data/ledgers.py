@@ -18,7 +18,7 @@ class Ledger:
         split: a description of the split.
         files: the number of files read.
         documents, tokens, bytes: the documents kept, their tokens with end tokens, and the bytes of their
-            text in UTF-8 (raw bytes in corpora of the byte tokenizer).
+            text in UTF-8 (raw bytes in corpora of the byte tokenizer; 0 if it is unknown).
         unit: the word for one document.
         dropped, cut: the count of documents left out or truncated, by reason.
         packed_share: share of batch positions that hold a token, not padding; None before batching.
@@ -40,9 +40,11 @@ class Ledger:
     def lines(self) -> list[str]:
         """Return the ledger as lines of text."""
         per_token = f", {self.bytes / self.tokens:.2f} bytes per token" if self.tokens else ""
+        is_known = self.bytes > 0 or not self.tokens
+        length = f", {_count(self.bytes, 'byte')}{per_token}" if is_known else ""
         lines = [
             f"{self.part}: {_count(self.documents, self.unit)} in {_count(self.files, 'file')}, "
-            f"{_count(self.tokens, 'token')}, {_count(self.bytes, 'byte')}{per_token}",
+            f"{_count(self.tokens, 'token')}{length}",
             f"split: {self.split}",
             f"{self.unit}s dropped: {_reasons(self.dropped) or 'none'}",
             f"{self.unit}s truncated or divided: {_reasons(self.cut) or 'none'}",

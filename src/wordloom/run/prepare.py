@@ -18,14 +18,16 @@ from wordloom.data.rows.labelled import ColumnChoice, CorpusPart, LabelledCorpus
 from wordloom.data.rows.labelled_documents import LabelledDocuments
 from wordloom.data.sets.expand import matches, walk
 from wordloom.data.sets.fetch import local_files, names_dataset
+from wordloom.data.shards.prepared import PreparedCorpus
 from wordloom.errors import RecipeError, TokenizerError
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe, load_recipe
 from wordloom.recipe.data import CausalData, Columns, LabelColumns, SentenceData, Split, TextData
 from wordloom.recipe.table import Table
+from wordloom.run.prepared import prepared_corpus, tokenizer_of_prepared
 from wordloom.text import TOKENIZERS, Tokenizer
 
-AnyCorpus: TypeAlias = Corpus | LabelledDocuments
+AnyCorpus: TypeAlias = Corpus | LabelledDocuments | PreparedCorpus
 AnyBatches: TypeAlias = CausalBatches | ContiguousBatches
 
 
@@ -48,6 +50,8 @@ def recipe_corpus(recipe: Recipe) -> AnyCorpus:
             "name a file of text"
         )
     d = recipe.data_as(TextData)
+    if (prepared := prepared_corpus(recipe)) is not None:
+        return prepared
     if isinstance(d, CausalData) and d.label_prefix:
         return LabelledDocuments(corpus_of(recipe, LabelledCorpus))
     settings: dict[str, Any] = {"separator": d.separator, "encoding_errors": d.encoding_errors}
@@ -76,6 +80,8 @@ def prepare_recipe(
         progress.say(
             f"unknown: {unknown:,} of {len(shards):,} training tokens stand for text the tokenizer lacks"
         )
+    if not shards.ledger.bytes:
+        progress.say("bits per byte is not given: the prepared tokens do not say how long their text is")
     if tokenizer.byte_lengths() is None:
         progress.say(
             f"bits per byte is not given: this {tokenizer.kind} tokenizer does not give all text back"
@@ -110,6 +116,8 @@ def corpus_tokenizer(recipe: Recipe, corpus: AnyCorpus, progress: TrainingProgre
     They are a token for each label in front of texts, and that of ``masking.placeholder = "empty"``.
     """
     kind = recipe.tokenizer.kind
+    if isinstance(corpus, PreparedCorpus):
+        return tokenizer_of_prepared(corpus, recipe)
     if corpus.encoding_errors == "bytes" and kind not in ("byte", None):
         raise RecipeError(
             f'data.encoding_errors = "bytes" reads raw bytes, which tokenizer.kind "{kind}" does not take; '

@@ -106,7 +106,7 @@ class CausalBatches:
         self.document_mask = document_mask
         self.mask_document_starts = document_mask if mask_document_starts is None else mask_document_starts
         self.stride = stride or seq_len
-        self._ids = shards.tokens()
+        self._ids = shards.ids
         if order == "sequential":
             count = 1 + max(0, -(-(targets - seq_len) // self.stride))
         else:
@@ -159,8 +159,8 @@ class CausalBatches:
             return CausalBatch(torch.from_numpy(tokens), torch.from_numpy(targets))
         T = self.seq_len
         ends = self.shards.ends
-        first = np.searchsorted(ends, begin, side="right")
-        stop = np.searchsorted(ends, begin + T, side="right")  # documents that end in the window
+        first = ends.searchsorted(begin, "right")
+        stop = ends.searchsorted(begin + T, "right")  # documents that end in the window
         counts = stop - first
         rows = np.repeat(np.arange(len(begin)), counts)
         nth = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -85,7 +85,7 @@ class ContiguousBatches:
             )
         self.windows = -(-self.length // seq_len)
         self.samples_per_epoch: int = rows * self.windows
-        self._ids = shards.tokens()
+        self._ids = shards.ids
 
     # ---------------------------------------------------------------------------------- batches
 
@@ -110,7 +110,7 @@ class ContiguousBatches:
         documents = positions = None
         if self.document_mask or self.mask_document_starts:
             ends = self.shards.ends
-            number = np.searchsorted(ends, places, side="right")  # [B, T + 1]
+            number = ends.searchsorted(places, "right")  # [B, T + 1]
             if self.mask_document_starts:
                 targets[:, :room][number[:, :room] != number[:, 1 : room + 1]] = IGNORE
             if self.document_mask:

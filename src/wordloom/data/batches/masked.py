@@ -144,7 +144,7 @@ class MaskedRows:
         self.shards, self.seq_len, self.marks, self.masker = shards, seq_len, marks, masker
         self.seed, self.order = seed, order
         self.dynamic = dynamic and order == "permutation"
-        self._ids = shards.tokens()
+        self._ids = shards.ids
 
     def batch(self, start: int, count: int) -> MaskedBatch:
         """Samples ``start`` to ``start + count`` (excluded) of the endless sequence."""

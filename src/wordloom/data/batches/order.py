@@ -119,6 +119,6 @@ def row_samples(batches: Any, start: int, count: int) -> NDArray[np.int64]:
 
 def document_names(shards: TokenShards, begins: NDArray[np.int64], lasts: NDArray[np.int64]) -> list[str]:
     """Return ``file#number`` of every document between the positions ``begins`` [B] and ``lasts`` [B]."""
-    firsts, stops = (np.searchsorted(shards.ends, at, side="right") for at in (begins, lasts))
+    firsts, stops = (shards.ends.searchsorted(at, "right") for at in (begins, lasts))
     touched = {n for a, b in zip(firsts, stops, strict=True) for n in range(int(a), int(b) + 1)}
     return [shards.document_name(n) for n in sorted(touched) if n < len(shards.ends)]

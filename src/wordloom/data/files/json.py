@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from wordloom.data.files.source import Fields, Source
-from wordloom.data.files.stream import EncodingErrors, Meter, blocks, decode, split_lines
+from wordloom.data.files.stream import EncodingErrors, Meter, blocks, decode, first_byte, split_lines
 from wordloom.errors import DataError, did_you_mean, position
 
 
@@ -115,12 +115,12 @@ def json_objects(file: Source, errors: EncodingErrors, meter: Meter | None) -> I
 
 
 def _json_lines(file: Source, errors: EncodingErrors, meter: Meter | None) -> Iterator[tuple[int, Any]]:
-    offset = 0
+    offset = begin = first_byte(file)
     strict: EncodingErrors = "replace" if errors == "replace" else "strict"
     for number, raw in enumerate(split_lines(blocks(file, meter), b"", b"\n"), 1):
         line = decode(raw, strict, file, offset=offset)
         offset += len(raw) + 1
-        if number == 1:
+        if number == 1 and begin == 0:
             line = line.removeprefix("\ufeff")
         if not line.strip():
             continue

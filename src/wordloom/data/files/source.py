@@ -71,6 +71,8 @@ class Source:
         path: the path of its bytes: a temporary file for a pipe, ``"-"`` for standard input.
         name: the name in messages, as the user gave it.
         field, separator, columns: the reader settings of a named data set.
+        span: the bytes of an uncompressed file whose lines are read, first and last (excluded); None for the
+            whole file.  A line belongs to the span in which it begins.
     """
 
     path: str
@@ -80,6 +82,7 @@ class Source:
     field: Fields = "text"
     separator: str | None = None
     columns: Columns | None = None
+    span: tuple[int, int] | None = None
 
     @property
     def is_stdin(self) -> bool:

@@ -38,10 +38,11 @@ _MAGIC = {
 
 
 class Meter:
-    """A counter of bytes read from disk, before decompression, for progress."""
+    """Counters of the bytes read from disk, before decompression, and of the documents of each file."""
 
     def __init__(self) -> None:
         self.read = 0
+        self.documents: dict[str, int] = {}
 
 
 class _Metered(io.RawIOBase):
@@ -60,6 +61,25 @@ class _Metered(io.RawIOBase):
     def close(self) -> None:
         if not self.closed and self._raw is not getattr(sys.stdin, "buffer", None):
             self._raw.close()
+        super().close()
+
+
+class _Limited(io.RawIOBase):
+    """A reader of the next ``size`` bytes."""
+
+    def __init__(self, raw: io.RawIOBase, size: int) -> None:
+        self._raw, self._left = raw, size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._raw.readinto(memoryview(buffer)[: self._left]) or 0
+        self._left -= count
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
         super().close()
 
 
@@ -110,7 +130,12 @@ def open_stream(source: Source, meter: Meter | None = None) -> IO[bytes]:
         file: IO[bytes] = sys.stdin.buffer if source.is_stdin else open(source.path, "rb")  # noqa: SIM115
     except OSError as error:
         raise DataError(f"{source.name}: cannot be opened: {error.strerror}") from error
-    raw = io.BufferedReader(_Metered(file, meter or Meter()), buffer_size=1 << 18)
+    metered: io.RawIOBase = _Metered(file, meter or Meter())
+    if source.span is not None:
+        start, stop = line_edges(source)
+        file.seek(start)
+        metered = _Limited(metered, stop - start)
+    raw = io.BufferedReader(metered, buffer_size=1 << 18)
     match source.compression:
         case None:
             return raw
@@ -122,6 +147,27 @@ def open_stream(source: Source, meter: Meter | None = None) -> IO[bytes]:
             return cast(IO[bytes], bz2.open(raw))
         case _:
             return io.BufferedReader(_Zstd(raw))
+
+
+def line_edges(source: Source) -> tuple[int, int]:
+    """Return the first byte of the first line of ``source.span``, and the byte after its last line."""
+    assert source.span is not None
+    with open(source.path, "rb") as file:
+        start, stop = (_line_start(file, position) for position in source.span)
+    return start, stop
+
+
+def _line_start(file: IO[bytes], position: int) -> int:
+    """Return the first byte at or after ``position`` with which a line begins, or the end of the file."""
+    if position == 0:
+        return 0
+    file.seek(position - 1)
+    at = position - 1
+    while block := file.read(1 << 16):
+        if (found := block.find(b"\n")) >= 0:
+            return at + found + 1
+        at += len(block)
+    return at
 
 
 def blocks(source: Source, meter: Meter | None = None) -> Iterator[bytes]:
@@ -213,9 +259,11 @@ def text_blocks(
     Raises DataError, with file and byte offset, if the file is binary, or if it holds invalid UTF-8 and
     ``errors`` is "strict".
     """
-    head, held, offset = b"", b"", 0
+    head, held, offset = b"", b"", first_byte(source)
     for block in blocks(source, meter):
-        if len(head) < _SNIFF:  # the first block of a pipe may be a few bytes
+        if len(head) < _SNIFF and not (
+            source.span and source.span[0]
+        ):  # the first block of a pipe may be a few bytes
             head += block[:_SNIFF]
             refuse_binary(head, source, bytes_allowed=bytes_allowed)
         raw = held + block
@@ -227,6 +275,11 @@ def text_blocks(
             yield text
     if held:
         yield _decode(held, errors, source, offset, final=True, bytes_allowed=bytes_allowed)[0]
+
+
+def first_byte(source: Source) -> int:
+    """Return the position in the file of the first byte that is read."""
+    return 0 if source.span is None else line_edges(source)[0]
 
 
 def split_lines(

@@ -275,6 +275,11 @@ def spooled(path: str) -> str:
 def _missing(given: str, accepts: Accepts) -> str:
     """Return the error message for a missing source, with the most similar name."""
     missing = f"no {accepts.noun} or named data set '{given}'"
+    if "://" in given:
+        return (
+            f"{missing}: text is read from files; copy it to this machine (a recipe's data.train may be the "
+            "URL of prepared tokens)"
+        )
     path = os.path.expanduser(given)
     folder = os.path.dirname(path) or "."
     here = sorted(os.listdir(folder)) if os.path.isdir(folder) else []

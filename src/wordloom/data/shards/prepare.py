@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -21,6 +22,7 @@ from wordloom.data.files.source import Source
 from wordloom.data.files.stream import Meter
 from wordloom.data.ledgers import Ledger
 from wordloom.data.rows.labelled_documents import LabelledDocuments
+from wordloom.data.shards.prepared import PreparedCorpus
 from wordloom.data.shards.segments import Accountant, Cutter, Segment, cut_rule
 from wordloom.data.shards.storage import VERSION, ShardWriter, TokenShards
 from wordloom.data.text.corpus import Corpus, Part, Tally
@@ -65,7 +67,7 @@ class Progress(NamedTuple):
 
 
 def prepare(
-    corpus: AnyCorpus,
+    corpus: AnyCorpus | PreparedCorpus,
     tokenizer: Any,
     *,
     part: Part,
@@ -79,7 +81,8 @@ def prepare(
 
     They lie in a folder of ``cache`` (default: :func:`~wordloom.data.cache.cache_folder`) that is named by
     the content of corpus and tokenizer.  The folder appears under its name when it is complete and on disk.
-    If several runs need it at once, one writes it and the others wait.
+    If several runs need it at once, one writes it and the others wait.  A :class:`PreparedCorpus` is opened
+    where it lies.
 
     The tokenizer's end-of-sequence token follows each document, except where the split cuts a document;
     ``end`` chooses another token or none.  Empty documents are dropped and counted.  Long documents are
@@ -99,28 +102,107 @@ def prepare(
     Raises DataError if the corpus cannot be read, this part of it is empty, or the cache cannot be written,
     and TokenizerError for special tokens and characters unknown to the tokenizer.
     """
-    check_specials(specials)
-    if workers is not None and workers < 1:
-        raise DataError(f"workers (--workers) {workers} is not allowed; at least 1, or leave it out")
-    if corpus.encoding_errors == "bytes" and tokenizer.kind != "byte":
-        raise DataError(
-            "encoding_errors (--encoding-errors) 'bytes' gives raw bytes, which only a byte tokenizer takes, "
-            f"not a {tokenizer.kind} one; use 'strict' or 'replace'"
+    if isinstance(corpus, PreparedCorpus):
+        end_id = end_of_document(tokenizer, end)
+        return corpus.shards(part, tokenizer, end_id=end_id, any_end=end == "eos")
+    job = ShardJob(corpus, tokenizer, part, workers=workers, specials=specials, end=end, progress=progress)
+    target = cache_folder(cache) / "tokens" / job.fingerprint[:32]
+    return reused_or_written(
+        target, lambda: _open(target, corpus, _notes(corpus, job.end_id), part), job.write
+    )
+
+
+class ShardJob:
+    """Encodes one part of a corpus; the arguments are those of :func:`prepare`.
+
+    Attributes:
+        end_id: the token after each document, or None.
+        may_be_empty: write shards without a document too, instead of raising DataError.
+    """
+
+    def __init__(
+        self,
+        corpus: AnyCorpus,
+        tokenizer: Any,
+        part: Part,
+        *,
+        workers: int | None = None,
+        specials: Specials = "refuse",
+        end: End = "eos",
+        progress: Callable[[Progress], None] | None = None,
+        may_be_empty: bool = False,
+    ) -> None:
+        check_specials(specials)
+        if workers is not None and workers < 1:
+            raise DataError(f"workers (--workers) {workers} is not allowed; at least 1, or leave it out")
+        if corpus.encoding_errors == "bytes" and tokenizer.kind != "byte":
+            raise DataError(
+                "encoding_errors (--encoding-errors) 'bytes' gives raw bytes, which only a byte tokenizer "
+                f"takes, not a {tokenizer.kind} one; use 'strict' or 'replace'"
+            )
+        self._corpus, self._tokenizer, self._part = corpus, tokenizer, part
+        self._workers, self._specials, self._end, self._progress = workers, specials, end, progress
+        self._may_be_empty = may_be_empty
+        self.end_id = end_of_document(tokenizer, end)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The SHA-256 of corpus, tokenizer, part and settings; the corpus is read once for it."""
+        corpus, tokenizer = self._corpus.part_fingerprint(self._part), self._tokenizer
+        identity = [VERSION, corpus, tokenizer.fingerprint, self._part, self._specials]
+        if self._end != "eos":
+            identity.append(f"end {self._end}")
+        if cut_rule(tokenizer) is None:  # earlier versions cut under fewer rules; their shards differ
+            identity.append("whole documents")
+        return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+
+    def write(self, folder: Path) -> None:
+        """Write the shards into a new ``folder``."""
+        with closing(ShardWriter(folder, vocab_size=self._tokenizer.vocab_size)) as writer:
+            self._write(writer)
+
+    def _write(self, writer: ShardWriter) -> None:
+        corpus, tokenizer, part, progress = self._corpus, self._tokenizer, self._part, self._progress
+        tally, meter, files = Tally(), Meter(), corpus.files(part)
+        total = sum(_bytes_of(source) for source in files)
+        split = corpus.describe_split()  # a tail split reads the corpus once for its length
+        accountant = Accountant(writer, self.end_id, tally)
+        segments = _segments(corpus, tokenizer, part, tally, meter, self._workers)
+        batches = batched(segments, lambda segment: len(segment.text))
+        workers = self._workers or _UNDER_WAY
+        for batch, ids in _encoded(batches, tokenizer, self._specials, files, workers):
+            accountant.add(batch, ids)
+            if progress is not None:
+                progress(Progress(meter.read, total, writer.documents, writer.tokens))
+        if not (writer.tokens or self._may_be_empty):
+            raise DataError(_nothing(corpus, part, tally))
+        if progress is not None:
+            progress(Progress(total, total, writer.documents, writer.tokens))
+        ledger = Ledger(
+            part=part,
+            split=split,
+            files=len(files),
+            documents=writer.documents,
+            tokens=writer.tokens,
+            bytes=writer.bytes,
+            dropped=dict(tally.dropped),
+            cut=dict(tally.cut),
+            notes=_notes(corpus, self.end_id),
         )
-    identity = [VERSION, corpus.part_fingerprint(part), tokenizer.fingerprint, part, specials]
-    if end != "eos":
-        identity.append(f"end {end}")
-    end_id = None if end == "none" else tokenizer.eos_id if end == "eos" else tokenizer.sep_id
-    if cut_rule(tokenizer) is None:  # earlier versions cut under fewer rules; their shards differ
-        identity.append("whole documents")
-    fingerprint = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
-    target = cache_folder(cache) / "tokens" / fingerprint[:32]
+        prepared = corpus.part_fingerprint(part)
+        meta = described(self.fingerprint, prepared, tokenizer, self.end_id, files, ledger)
+        writer.finish({**meta, "source_documents": [meter.documents.get(each.name, 0) for each in files]})
 
-    def write(folder: Path) -> None:
-        with closing(ShardWriter(folder, vocab_size=tokenizer.vocab_size)) as writer:
-            _write(writer, fingerprint, corpus, tokenizer, part, workers, specials, end_id, progress)
 
-    return reused_or_written(target, lambda: _open(target, corpus, _notes(corpus, end_id), part), write)
+def _bytes_of(source: Source) -> int:
+    """Return the bytes that are read of a file."""
+    start, stop = source.span or (0, os.path.getsize(source.path))
+    return stop - start
+
+
+def end_of_document(tokenizer: CorpusTokenizer, end: End) -> int | None:
+    """Return the id that follows each document."""
+    return None if end == "none" else tokenizer.eos_id if end == "eos" else tokenizer.sep_id
 
 
 def check_specials(specials: str) -> None:
@@ -136,46 +218,6 @@ def _open(target: Path, corpus: AnyCorpus, notes: tuple[str, ...], part: Part) -
     split = corpus.describe_split() if corpus.split == "files" else shards.ledger.split
     shards.ledger = replace(shards.ledger, split=split, notes=notes)
     return shards
-
-
-def _write(
-    writer: ShardWriter,
-    fingerprint: str,
-    corpus: AnyCorpus,
-    tokenizer: CorpusTokenizer,
-    part: Part,
-    workers: int | None,
-    specials: Specials,
-    end_id: int | None,
-    progress: Callable[[Progress], None] | None,
-) -> None:
-    tally, meter, files = Tally(), Meter(), corpus.files(part)
-    total = sum(os.path.getsize(source.path) for source in files)
-    split = corpus.describe_split()  # a tail split reads the corpus once for its length
-    accountant = Accountant(writer, end_id, tally)
-    batches = batched(
-        _segments(corpus, tokenizer, part, tally, meter, workers), lambda segment: len(segment.text)
-    )
-    for batch, ids in _encoded(batches, tokenizer, specials, files, workers or _UNDER_WAY):
-        accountant.add(batch, ids)
-        if progress is not None:
-            progress(Progress(meter.read, total, writer.documents, writer.tokens))
-    if not writer.tokens:
-        raise DataError(_nothing(corpus, part, tally))
-    if progress is not None:
-        progress(Progress(total, total, writer.documents, writer.tokens))
-    ledger = Ledger(
-        part=part,
-        split=split,
-        files=len(files),
-        documents=writer.documents,
-        tokens=writer.tokens,
-        bytes=writer.bytes,
-        dropped=dict(tally.dropped),
-        cut=dict(tally.cut),
-        notes=_notes(corpus, end_id),
-    )
-    writer.finish(described(fingerprint, corpus.part_fingerprint(part), tokenizer, end_id, files, ledger))
 
 
 def described(
@@ -304,7 +346,8 @@ def _encode(
     def place(n: int) -> str:
         (file, index), start = batch[n].origin, batch[n].start
         begun = f", in the text from character {start:,}" if start else ""
-        return f"{files[file].name}, document {index}{begun}"
+        of_share = " of the share" if files[file].span else ""
+        return f"{files[file].name}, document {index}{of_share}{begun}"
 
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
     encoded = encode_all(tokenizer, [segment.text for segment in batch], specials, place)

@@ -6,42 +6,69 @@
     ends.bin        int64 per document: position after its last token
     bytes.bin       int64 per document: bytes of its text
     origins.bin     int64 pair per document: file, and number within the file
+    checks.bin      uint32 per block of each array above, in this order: the CRC-32 of its bytes
     meta.json       types and sizes of the arrays, and the ledger
 
-Everything is little-endian.
+Everything is little-endian.  The checks are for readers over a network; folders of earlier versions lack
+them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.data.ledgers import Ledger
+from wordloom.data.shards.arrays import IntArray, map_array
 from wordloom.errors import DataError
 
 VERSION = 1
-_BLOCK = 1 << 20  # tokens read at a time to check their ids
-_CHECKED = 256  # blocks read, of a file of any size
-_ARRAYS = ("tokens", "ends", "bytes", "origins")
+BLOCK = 1 << 18  # bytes of an array that have one check, and that are read over a network at once
+_TOKENS = 1 << 20  # tokens read at a time to check their ids
+_CHECKED = 256  # times that so many tokens are read, of a file of any size
+ARRAYS = ("tokens", "ends", "bytes", "origins")
 
 
 def read_meta(path: Path, version: int, noun: str) -> dict[str, Any]:
     """Return the description of a folder of ``noun``; raise DataError without one, or for another version."""
     try:
-        meta: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise DataError(f"'{path.parent}' holds no {noun} ({error}); prepare them again") from error
+    return parse_meta(text, str(path.parent), version, noun)
+
+
+def parse_meta(text: str, folder: str, version: int, noun: str) -> dict[str, Any]:
+    """Return the description of a ``folder`` of ``noun``; raise DataError for another version."""
+    try:
+        meta: dict[str, Any] = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"'{folder}' holds no {noun} ({error}); prepare them again") from error
     if meta.get("version") != version:
         raise DataError(
-            f"'{path.parent}' has {noun} of version {meta.get('version')}, not {version}; prepare them again"
+            f"'{folder}' has {noun} of version {meta.get('version')}, not {version}; prepare them again"
         )
     return meta
+
+
+def check_ids(ids: IntArray, vocab_size: int, place: str, *, blocks: int | None = None) -> None:
+    """Raise DataError for an id outside the vocabulary; of a large array, only some ``blocks`` are read."""
+    stride = _TOKENS * max(1, len(ids) // (_TOKENS * (blocks or _CHECKED)))
+    for at in range(0, len(ids), stride):
+        largest = int(ids[at : at + _TOKENS].max())
+        if largest >= vocab_size:
+            raise DataError(
+                f"'{place}' is damaged: it holds the id {largest}, and the "
+                f"vocabulary has {vocab_size} tokens; prepare it again"
+            )
 
 
 class TokenShards:
@@ -51,6 +78,7 @@ class TokenShards:
 
     Attributes:
         fingerprint: sha256 of corpus, tokenizer, part and settings.
+        tokenizer: the fingerprint of the tokenizer, or None if it is unknown.
         ends: [documents] int64, the position after each document's last token.
         document_bytes: [documents] int64, bytes of each document's text.
         origins: [documents, 2] int64, the file of each document and its number within the file.
@@ -61,42 +89,23 @@ class TokenShards:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
+        path = Path(folder)
+        self.folder: Path | str = path  # of joined shards perhaps a URL
         self.reused = False
-        meta = read_meta(self.folder / "meta.json", VERSION, "token shards")
+        meta = read_meta(path / "meta.json", VERSION, "token shards")
         self.fingerprint: str = meta["fingerprint"]
+        self.tokenizer: str | None = meta.get("tokenizer")
         self.vocab_size: int = meta["vocab_size"]
         self.eos_id: int | None = meta["eos_id"]
         self.pad_id: int | None = meta["pad_id"]
         self.ledger = Ledger.from_dict(meta["ledger"])
         self.sources: list[str] = meta["sources"]
-        arrays = {name: self._map(name, meta["arrays"][name]) for name in _ARRAYS}
-        self._ids: NDArray[Any] = arrays["tokens"]
-        self.ends: NDArray[np.int64] = arrays["ends"]
-        self.document_bytes: NDArray[np.int64] = arrays["bytes"]
+        arrays = {name: _map(path, name, meta["arrays"][name]) for name in ARRAYS}
+        self._ids: IntArray = arrays["tokens"]
+        self.ends: IntArray = arrays["ends"]
+        self.document_bytes: IntArray = arrays["bytes"]
         self.origins: NDArray[np.int64] = arrays["origins"].reshape(-1, 2)
-        self._check_ids()
-
-    def _map(self, name: str, described: dict[str, Any]) -> NDArray[Any]:
-        path, dtype, count = self.folder / f"{name}.bin", np.dtype(described["dtype"]), described["count"]
-        size = path.stat().st_size if path.exists() else -1
-        if size != count * dtype.itemsize:
-            raise DataError(
-                f"'{path}' is damaged: {size} bytes where {count * dtype.itemsize} belong; prepare it again"
-            )
-        # The plain ndarray view slices several times faster than np.memmap itself.
-        return np.memmap(path, dtype=dtype, mode="r", shape=(count,)).view(np.ndarray)
-
-    def _check_ids(self) -> None:
-        """Raise DataError for an id outside the vocabulary; of a large file, only some blocks are read."""
-        stride = _BLOCK * max(1, len(self) // (_BLOCK * _CHECKED))
-        for at in range(0, len(self), stride):
-            largest = int(self._ids[at : at + _BLOCK].max())
-            if largest >= self.vocab_size:
-                raise DataError(
-                    f"'{self.folder / 'tokens.bin'}' is damaged: it holds the id {largest}, and the "
-                    f"vocabulary has {self.vocab_size} tokens; prepare it again"
-                )
+        check_ids(self._ids, self.vocab_size, str(path / "tokens.bin"))
 
     def __len__(self) -> int:
         """Return the number of tokens."""
@@ -104,6 +113,11 @@ class TokenShards:
 
     def __repr__(self) -> str:
         return f"TokenShards({str(self.folder)!r}, documents={self.ends.size}, tokens={len(self)})"
+
+    @property
+    def ids(self) -> IntArray:
+        """All ids, of which a range is read when it is indexed."""
+        return self._ids
 
     def tokens(self, start: int = 0, stop: int | None = None) -> NDArray[Any]:
         """Return the ids at positions ``start`` to ``stop`` (excluded), a read-only view, uint16 or 32."""
@@ -116,7 +130,7 @@ class TokenShards:
         """Return the number of the document that holds the token at ``position``."""
         if not 0 <= position < len(self):
             raise DataError(f"position {position} lies outside 0..{len(self) - 1}")
-        return int(np.searchsorted(self.ends, position, side="right"))
+        return int(self.ends.searchsorted(position, "right"))
 
     def document_span(self, document: int) -> tuple[int, int]:
         """Return the first position of ``document``, and the position after its last."""
@@ -128,6 +142,10 @@ class TokenShards:
         return f"{self.sources[source]}#{index}"
 
 
+def _map(folder: Path, name: str, described: dict[str, Any]) -> NDArray[Any]:
+    return map_array(folder / f"{name}.bin", described["dtype"], described["count"])
+
+
 class ShardWriter:
     """A writer of shards into a new folder."""
 
@@ -136,18 +154,16 @@ class ShardWriter:
         self.dtype = np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
         self.documents = self.tokens = self.bytes = 0
         folder.mkdir(parents=True)
-        self._files: dict[str, BinaryIO] = {}
-        for name in _ARRAYS:
-            self._files[name] = open(folder / f"{name}.bin", "wb")  # noqa: SIM115  closed by close
+        self._files = {name: _CheckedFile(folder / f"{name}.bin") for name in ARRAYS}
 
     def add(
         self, ids: NDArray[Any], ends: Sequence[int], sizes: Sequence[int], origins: Sequence[tuple[int, int]]
     ) -> None:
         """Append ``ids`` and the documents that end within them, at positions counted from the start."""
-        ids.astype(self.dtype, copy=False).tofile(self._files["tokens"])
-        np.asarray(ends, "<i8").tofile(self._files["ends"])
-        np.asarray(sizes, "<i8").tofile(self._files["bytes"])
-        np.asarray(origins, "<i8").tofile(self._files["origins"])
+        self._files["tokens"].write(ids.astype(self.dtype, copy=False))
+        self._files["ends"].write(np.asarray(ends, "<i8"))
+        self._files["bytes"].write(np.asarray(sizes, "<i8"))
+        self._files["origins"].write(np.asarray(origins, "<i8"))
         self.tokens += ids.size
         self.documents += len(ends)
         self.bytes += sum(sizes)
@@ -156,12 +172,43 @@ class ShardWriter:
         """Write ``meta`` and close the files."""
         counts = {"tokens": self.tokens, "ends": self.documents, "bytes": self.documents}
         counts["origins"] = 2 * self.documents
-        dtypes = dict.fromkeys(_ARRAYS, "<i8") | {"tokens": self.dtype.str}
-        arrays = {name: {"dtype": dtypes[name], "count": counts[name]} for name in _ARRAYS}
+        dtypes = dict.fromkeys(ARRAYS, "<i8") | {"tokens": self.dtype.str}
+        arrays = {name: {"dtype": dtypes[name], "count": counts[name]} for name in ARRAYS}
         self.close()
+        checks = np.concatenate([np.array(self._files[name].checks, "<u4") for name in ARRAYS]).tobytes()
+        (self.folder / "checks.bin").write_bytes(checks)
+        meta = {**meta, "checks": hashlib.sha256(checks).hexdigest()}
         with open(self.folder / "meta.json", "w", encoding="utf-8") as file:
             json.dump({"version": VERSION, **meta, "arrays": arrays}, file, indent=1)
 
     def close(self) -> None:
         for file in self._files.values():
             file.close()
+
+
+class _CheckedFile:
+    """A new file of which every block of :data:`BLOCK` bytes has a check, and the last one of what it has."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self._closed: list[int] = []
+        self._open = self._size = 0  # CRC-32 and bytes of the last block
+
+    @property
+    def checks(self) -> list[int]:
+        """The CRC-32 of each block."""
+        return [*self._closed, self._open] if self._size else self._closed
+
+    def write(self, items: NDArray[Any]) -> None:
+        content = memoryview(items.tobytes())
+        self._file.write(content)
+        while content:
+            head = content[: BLOCK - self._size]
+            self._open, self._size = zlib.crc32(head, self._open), self._size + len(head)
+            content = content[len(head) :]
+            if self._size == BLOCK:
+                self._closed.append(self._open)
+                self._open = self._size = 0
+
+    def close(self) -> None:
+        self._file.close()

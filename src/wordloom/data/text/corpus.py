@@ -14,10 +14,11 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from wordloom.data.files.source import Document, Fields, Source, Sources, hash_position
-from wordloom.data.files.stream import EncodingErrors, Meter
+from wordloom.data.files.stream import EncodingErrors, Meter, open_stream
 from wordloom.data.sets.expand import expand, refuse_shared
 from wordloom.data.text.documents import Piece, joined
 from wordloom.data.text.documents import pieces as read_pieces
+from wordloom.data.text.shares import ShareNumber, share_of
 from wordloom.data.text.wiki import require_parser
 from wordloom.errors import DataError, did_you_mean
 
@@ -53,6 +54,7 @@ class Corpus:
         validation_fraction: share of the validation part, 0 <= fraction < 1; unused by ``"files"``.
         validation_sources: files of the validation part, for ``split="files"``; ``sources`` may then be empty
             if no other part is read.
+        share: read one of several equal shares of the files, see :mod:`wordloom.data.text.shares`.
 
     Raises DataError for a setting that is not allowed and, when first read, for sources that do not exist.
     """
@@ -64,6 +66,7 @@ class Corpus:
     split: Split = "tail"
     validation_fraction: float = 0.1
     validation_sources: Sources = ()
+    share: ShareNumber | None = None
 
     def __post_init__(self) -> None:
         for name in ("sources", "validation_sources"):
@@ -73,6 +76,11 @@ class Corpus:
         if not isinstance(self.field, str):
             object.__setattr__(self, "field", tuple(self.field))
         check_split(self.split, SPLITS, self.validation_fraction, self.validation_sources)
+        if self.share is not None and self.split == "tail" and self.validation_fraction:
+            raise DataError(
+                "split='tail' (--split) needs the length of the whole corpus, which a task does not read; "
+                "take 'hash', or name files for validation"
+            )
 
     # ------------------------------------------------------------------------------------- reading
 
@@ -92,8 +100,10 @@ class Corpus:
         if part not in PARTS:
             raise DataError(f"part='{part}' is not known; {did_you_mean(part, PARTS)}")
         tally = Tally() if tally is None else tally
+        if not (files := self.files(part)):  # of a share
+            return
         pieces = read_pieces(
-            self.files(part),
+            files,
             field=self.field,
             separator=self.separator,
             encoding_errors=self.encoding_errors,
@@ -146,7 +156,10 @@ class Corpus:
         training = expand(self.sources) if self.sources or not self.validation_sources else []
         validation = expand(self.validation_sources) if self.validation_sources else []
         refuse_shared(training, validation)
-        return training, validation
+        if self.share is None:
+            return training, validation
+        parts = (share_of(files, self.share, self.separator) for files in (training, validation))
+        return next(parts), next(parts)
 
     @cached_property
     def _training_files(self) -> list[Source]:
@@ -223,14 +236,18 @@ def check_split(split: str, allowed: Sequence[str], fraction: float, *validation
 
 
 def source_hash(source: Source, known: dict[str, str]) -> str:
-    """Return the SHA-256 of the bytes of a file; ``known`` are the hashes computed before, by path."""
-    if source.path not in known:
+    """Return the SHA-256 of the bytes that are read of a file.
+
+    ``known`` are the hashes computed before, by path and span.
+    """
+    key = source.path if source.span is None else f"{source.path}{source.span}"
+    if key not in known:
         try:
-            with open(source.path, "rb") as file:
-                known[source.path] = hashlib.file_digest(file, "sha256").hexdigest()
+            with open_stream(replace(source, compression=None)) as file:
+                known[key] = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
         except OSError as error:
             raise DataError(f"{source.name}: cannot be opened: {error.strerror}") from error
-    return known[source.path]
+    return known[key]
 
 
 def _tail(pieces: Iterator[Piece], edge: int, part: Part, tally: Tally) -> Iterator[Piece]:

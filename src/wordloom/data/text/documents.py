@@ -19,6 +19,7 @@ from wordloom.data.files.stream import (
     EncodingErrors,
     Meter,
     blocks,
+    first_byte,
     split_lines,
     text_blocks,
 )
@@ -88,8 +89,8 @@ def pieces(
 ) -> Iterator[Piece]:
     """Yield the documents of :func:`documents`; those longer than about 1 MiB come in several pieces.
 
-    ``tally`` counts dropped rows by reason, and ``meter`` the bytes read.  ``workers`` is the number of
-    processes that strip Wikipedia mark-up (default: one per processor).
+    ``tally`` counts dropped rows by reason, and ``meter`` the bytes and documents read.  ``workers`` is the
+    number of processes that strip Wikipedia mark-up (default: one per processor).
     """
     _check_settings(separator, encoding_errors)
     tally = Counter() if tally is None else tally
@@ -112,9 +113,21 @@ def pieces(
             case "brown":
                 texts = _whole(brown_texts(file), encoding_errors)
         index = 0
-        for text, last in texts:
+        for text, last in _of_share(file, texts):
             yield Piece(text, file.name, index, last)
             index += last
+        if meter is not None:
+            meter.documents[file.name] = index
+
+
+def _of_share(file: Source, texts: Iterator[tuple[str | bytes, bool]]) -> Iterator[tuple[str | bytes, bool]]:
+    """Yield ``texts``; an error about a line of a share says from where lines are counted."""
+    try:
+        yield from texts
+    except DataError as error:
+        if file.span is None or not (begin := first_byte(file)):
+            raise
+        raise DataError(f"{error} (lines are counted from byte {begin:,}, where this share begins)") from None
 
 
 def records(

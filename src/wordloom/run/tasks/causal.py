@@ -107,7 +107,7 @@ def _evaluation(
     if carried:
         windows = replace(windows, rows=1)
     scores_all = windows.count == validation.samples_per_epoch and not validation.mask_document_starts
-    counts_bytes = tokenizer.byte_lengths() is not None
+    counts_bytes = tokenizer.byte_lengths() is not None and shards.ledger.bytes > 0
 
     def evaluate(model: Any) -> dict[str, float]:
         loss = mean_loss(model, objective(s.objective), windows.batches())

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from wordloom.data import (
     Corpus,
+    LabelledDocuments,
     Marks,
     MaskedBatches,
     Masker,
@@ -19,6 +20,7 @@ from wordloom.data import (
 )
 from wordloom.data.batches.masking import EMPTY
 from wordloom.data.batches.mixed import LengthSchedule
+from wordloom.data.shards.prepared import PreparedCorpus
 from wordloom.errors import RecipeError
 from wordloom.evaluate.forward import dtype_name
 from wordloom.evaluate.masked import masked_scores
@@ -120,7 +122,9 @@ def _prepared(
 ) -> tuple[Tokenizer, dict[str, AnyBatches | LengthSchedule]]:
     """Return the tokenizer and the batches of each part, "train" and perhaps "validation"."""
     corpus = recipe_corpus(recipe)
-    assert isinstance(corpus, Corpus), "data.label_prefix has no meaning here, and the recipe says so"
+    assert not isinstance(corpus, LabelledDocuments), (
+        "data.label_prefix has no meaning here, and the recipe says so"
+    )
     tokenizer = Tokenizer.from_pretrained(start) if start else corpus_tokenizer(recipe, corpus, progress)
     s = recipe.train
 
@@ -139,7 +143,7 @@ def _prepared(
 
 def masked_part(
     recipe: Recipe,
-    corpus: Corpus,
+    corpus: Corpus | PreparedCorpus,
     tokenizer: Tokenizer,
     part: Literal["train", "validation"],
     seq_len: int,
@@ -149,7 +153,8 @@ def masked_part(
     d, pairs = recipe.data_as(MaskedData), recipe.train.objective == "masked_lm+next_sentence"
     masking = Masking(**recipe.masking.model_dump(exclude={"dynamic"}))
     with progress.data(part) as show:
-        source = Sentences(corpus, d.sentences) if pairs else corpus
+        assert not pairs or isinstance(corpus, Corpus), "refused by prepared_corpus"
+        source = Sentences(corpus, d.sentences) if pairs and isinstance(corpus, Corpus) else corpus
         end: Any = "none" if pairs else "sep" if tokenizer.eos_id is None else "eos"
         shards = prepare(source, tokenizer, part=part, specials=d.specials, end=end, progress=show)
     kind = SentencePairBatches if pairs else MaskedBatches

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wordloom.data.batches.mixed import RehearsedBatches
+from wordloom.data.shards.prepared import PreparedCorpus
 from wordloom.errors import CheckpointError, RecipeError
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.files import write_text
@@ -69,6 +70,10 @@ def with_old_task(
     tokenizer = start_tokenizer(recipe, start, (), progress, "row")
     about = _as_recipe(recipe, "masked_lm" if encoder else "causal_lm")
     corpus: Any = recipe_corpus(about)
+    if isinstance(corpus, PreparedCorpus):
+        raise RecipeError(
+            f"[old_task] reads text, and '{corpus.location}' holds prepared tokens; name the text"
+        )
     if old.train is None:  # the whole text is measured
         corpus = replace(corpus, sources=(), split="files", validation_sources=corpus.sources)
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.data.batches.order import Purpose, keyed
+from wordloom.data.shards.arrays import IntArray
 from wordloom.errors import NonFiniteError, VectorError
 from wordloom.kernels.machine_code import compiled
 from wordloom.kernels.registers import LANES
@@ -59,8 +60,8 @@ class Settings(Protocol):
 class Corpus(Protocol):
     """The part of :class:`wordloom.data.TokenShards` that training uses."""
 
-    ends: NDArray[np.int64]
-
+    @property
+    def ends(self) -> IntArray: ...
     def __len__(self) -> int: ...
     def tokens(self, start: int = 0, stop: int | None = None) -> NDArray[Any]: ...
 

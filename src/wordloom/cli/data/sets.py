@@ -1,4 +1,4 @@
-"""``wordloom data list|fetch|prepare``."""
+"""``wordloom data list|fetch``."""
 
 from __future__ import annotations
 
@@ -6,26 +6,19 @@ import json as json_module
 import shutil
 import textwrap
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.console import Console
-from typer import Argument, Option
+from typer import Argument
 
 from wordloom.cli import options
-from wordloom.cli.help import HelpCommand
-from wordloom.cli.options import argument, option
-from wordloom.cli.usage import UsageError, refuse
+from wordloom.cli.options import argument
 from wordloom.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
     from wordloom.data import DatasetInfo
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-
-@app.command("list")
 def list_(
     name: str | None = argument(None, "A data set whose licence, parts and files to show."),
     json: options.JSON = False,
@@ -126,7 +119,6 @@ def _size(info: DatasetInfo) -> str:
     return f"{'' if exact else '~'}{value:.{int(value < 10)}f} {unit}"
 
 
-@app.command()
 def fetch(
     names: Annotated[list[str], Argument(help="Data sets: NAME for all parts, or NAME/PART.")],
     json: options.JSON = False,
@@ -149,95 +141,3 @@ def fetch(
                 print(f"{file.path}: {file.bytes:,} bytes, {how}, {proof}")
     if json:
         print(json_module.dumps(fetched))
-
-
-class _DashedSources(HelpCommand):
-    """A command that takes a source such as ``-.jsonl``, but only after ``--``."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except UsageError as error:
-            if getattr(error, "option_name", None) != "-.":
-                raise
-            raise DataError(
-                "a source such as -.jsonl begins like an option; put the sources last, after '--': "
-                f"{ctx.command_path} --tokenizer ... -- -.jsonl"
-            ) from None
-
-
-@app.command(cls=_DashedSources)
-def prepare(
-    ctx: typer.Context,
-    sources: options.SOURCES,
-    tokenizer: Annotated[Path, Option(help="A tokenizer, or the folder of a model that has one.")],
-    part: Literal["train", "validation", "both", "all"] = option(
-        "both", "Which part to prepare; all: the whole corpus."
-    ),
-    field: list[str] | None = option(
-        None, "The field of .jsonl, .json and .parquet rows that holds the text. Repeat to join several."
-    ),
-    separator: options.SEPARATOR = None,
-    encoding_errors: options.ENCODING_ERRORS_OR_BYTES = "strict",
-    split: Literal["tail", "hash"] = option(
-        "tail", "How to split off a validation part: the end of the corpus, or documents by hash."
-    ),
-    validation_fraction: float = option(0.1, "The share of the validation part."),
-    validation: list[str] | None = option(None, "Files for validation, instead of a split. Repeatable."),
-    specials: Literal["refuse", "text"] = option(
-        "refuse", "Special tokens that occur in the text: refuse them, or read them as text."
-    ),
-    workers: int | None = option(
-        None, "How many batches to encode at once.  [default: by the number of cores]", min=1
-    ),
-    cache: Path | None = option(
-        None, "The folder of the shards.  [default: $WORDLOOM_CACHE]", metavar="FOLDER"
-    ),
-    json: options.JSON = False,
-) -> None:
-    """Tokenize a corpus into memory-mapped shards.  Existing shards are reused."""
-    from wordloom.data import Corpus
-    from wordloom.data import prepare as prepare_shards
-    from wordloom.progress import TrainingProgress
-    from wordloom.text import Tokenizer
-
-    if validation:
-        refuse(ctx, "--validation takes the place of a split", "split", "validation_fraction")
-    corpus = Corpus(
-        sources=sources,
-        field="text" if not field else field[0] if len(field) == 1 else field,
-        separator=separator,
-        encoding_errors=encoding_errors,
-        split="files" if validation else split,
-        validation_fraction=validation_fraction,
-        validation_sources=validation or (),
-    )
-    formats = {source.format for source in corpus.files("all")}  # a source that is missing is met here
-    if not formats & {"jsonl", "json", "parquet"}:
-        refuse(ctx, "only .jsonl, .json and .parquet have fields", "field")
-    if "text" not in formats:
-        refuse(ctx, "only plain text has separators", "separator")
-    parts = ("train", "validation") if part == "both" else (part,)
-    if part == "both" and not validation and validation_fraction == 0:
-        parts = ("train",)
-    loaded = Tokenizer.from_pretrained(tokenizer)
-    prepared, progress = [], TrainingProgress()
-    for each in parts:
-        with progress.data(each) as show:
-            shards = prepare_shards(
-                corpus,
-                loaded,
-                part=cast(Any, each),
-                cache=cache,
-                workers=workers,
-                specials=specials,
-                progress=show,
-            )
-        prepared.append(
-            {"folder": str(shards.folder), "reused": shards.reused, "ledger": shards.ledger.as_dict()}
-        )
-        if not json:
-            print("\n".join(shards.ledger.lines()))
-            print(f"{'reused' if shards.reused else 'written'}: {shards.folder}\n")
-    if json:
-        print(json_module.dumps(prepared))

@@ -1,0 +1,1 @@
+"""``wordloom data``: named data sets, and corpora that are prepared for training."""
