@@ -19,6 +19,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed._tools.mem_tracker import MemTracker
+from torch.distributed.tensor import _sharding_prop
 from torch.nn import functional as F
 
 from wordloom.data.batches.causal import CausalBatch
@@ -73,6 +74,7 @@ def replace_kernels() -> None:
     norms.rms_norm = lambda x, weight, eps: RMSNorm.apply(x.float(), weight).to(x.dtype)
     checks._highest = lambda _: -1
     optimizers.has_fast_bf16 = lambda _: True
+    _sharding_prop.detect_fake_mode = lambda *_: None  # shapes of whole tensors are not memory of this rank
     for module in (gpt, gpt2):
         module.positions_within = lambda positions, _: positions
 

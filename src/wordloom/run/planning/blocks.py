@@ -40,7 +40,7 @@ def stages(b: BlockShape, w: Widths, *, compiled: bool) -> list[Stage]:
     D, F, HE, KE = b.dim, b.hidden_dim, b.queries, b.keys
     r, c = w.residual, w.compute
     mixed = r != c
-    norm = _norm_bytes(b, w)
+    norm = _norm_bytes(b, w, compiled=compiled)
     cast = c * D if mixed else 0  # a gradient is rounded before the products, and widened after them
     grad = r * D  # the gradient of the residual stream
     inputs = 1 if compiled or not mixed else 3  # copies of the input of queries, keys and values
@@ -66,10 +66,11 @@ def stages(b: BlockShape, w: Widths, *, compiled: bool) -> list[Stage]:
     ]
 
 
-def _norm_bytes(b: BlockShape, w: Widths) -> int:
+def _norm_bytes(b: BlockShape, w: Widths, *, compiled: bool) -> int:
     """Return the bytes that the first norm keeps: its input in float32, if that is not the block's input."""
     statistics = 4 if b.rotary else 8  # RMSNorm's root mean square, or LayerNorm's mean and deviation
-    return statistics + (0 if w.residual == 4 else 4 * b.dim)
+    copied = 0 if w.residual == 4 else w.residual if compiled else 4
+    return statistics + copied * b.dim
 
 
 def _second_norm(b: BlockShape, w: Widths, *, compiled: bool) -> int:

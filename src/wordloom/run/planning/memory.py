@@ -302,17 +302,18 @@ class Walk:
     def _block_backward(self) -> None:
         """Go back through the stages of a block, after computing its activations again where they are."""
         N, recomputes = self.tokens, self.settings.gradient_checkpointing
-        left = self._kept
+        left, others = self._kept, self._trained(self.shape.weights)
+        matrices = sum(stage.weights for stage in self.stages)
+        is_tuned = others >= matrices  # an adapter is small, and its gradients are taken at the end
         if recomputes:
             self.take("activations", left)
         for stage in reversed(self.stages):
-            self._weight_gradients(stage.weights)
+            self._weight_gradients(stage.weights if is_tuned else 0)
             self.touch("activations", stage.during * N)
             self.give("activations", stage.kept * N)
             left -= stage.kept * N
         self.give("activations", left)  # rounded weights
-        others = self._trained(self.shape.weights) - sum(stage.weights for stage in self.stages)
-        self._weight_gradients(max(0, others))  # norms and biases
+        self._weight_gradients(others - matrices if is_tuned else others)  # norms and biases
 
     def _trained(self, weights: Weights) -> int:
         return weights.elements(trained=True)
@@ -395,9 +396,6 @@ class Walk:
         for (rows, columns), count in shapes.items():
             elements = count * rows * columns
             grams = count * min(rows, columns) ** 2
-            shards = self.layout.shards
-            updates = 4 * elements // shards
-            gathered = 4 * elements if shards > 1 else 0
-            # matrices; then x and its products in bfloat16
-            rounds = 4 * elements + 2 * (3 * elements + 3 * grams)
-            self.touch("optimizer step", updates + max(gathered + 4 * elements, rounds))
+            updates = 4 * elements // self.layout.shards
+            # float32 matrices; beside them x in bfloat16 with its products, or with the result in float32
+            self.touch("optimizer step", updates + 4 * elements + max(4 * elements + 4 * grams, 6 * elements))
