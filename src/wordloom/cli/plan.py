@@ -121,11 +121,12 @@ def _print(plan: ClusterPlan, gpu: str) -> None:
 
     console = Console()
     s, hardware, speed = plan.recipe.train, plan.hardware, plan.speed
-    machines = f" on {plan.layout.machines} machines" if plan.layout.machines > 1 else ""
+    machines = f" in {plan.layout.machines} machines" if plan.layout.machines > 1 else ""
     rows = f"{plan.rows} row{'s' * (plan.rows > 1)} of {s.seq_len:,} tokens"
+    blocks = "eager" if s.compile == "off" else "compiled"
     _say(
-        f"{plan.recipe.name}: {plan.shape.parameters:,} parameters, {hardware.gpus} × {gpu}{machines}, "
-        f"train.shard {s.shard}, {s.precision}, {'eager' if s.compile == 'off' else 'compiled'}, micro-batches of {rows}",
+        f"{plan.recipe.name}: {plan.shape.parameters:,} parameters, on {hardware.gpus} × {gpu}{machines}",
+        f"train.shard {s.shard}, {s.precision}, {blocks}, micro-batches of {rows}",
         "",
     )
     table = plain_table(None, "memory of a GPU", "GiB", "share")
@@ -166,10 +167,8 @@ def _network(plan: ClusterPlan) -> list[str]:
     speed = plan.speed
     if plan.hardware.gpus == 1:
         return []
-    passes = (speed.forward, speed.backward)
-    compute, waiting = (
-        plan.speed.parts * sum(value) for value in zip(*((p.compute, p.communication) for p in passes), strict=True)
-    )  # fmt: skip
+    compute = speed.parts * (speed.forward.compute + speed.backward.compute)
+    waiting = speed.parts * (speed.forward.communication + speed.backward.communication)
     if speed.hides:
         verdict = "hides behind compute"
     else:

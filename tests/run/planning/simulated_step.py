@@ -24,9 +24,11 @@ from torch.nn import functional as F
 
 from wordloom.data.batches.causal import CausalBatch
 from wordloom.models import PRESETS, checks, gpt, gpt2, skeleton
-from wordloom.models.building.build import config_from
-from wordloom.nn import head, linear, norms
-from wordloom.nn.attention import layer
+from wordloom.models.building.build import build, config_from
+from wordloom.models.building.lora import add_adapter, matching_layers
+from wordloom.nn import fused, head, linear, norms
+from wordloom.nn.attention import layer, positions_and_visibility
+from wordloom.nn.lora import LoraSettings
 from wordloom.objectives import causal_lm
 from wordloom.recipe import TrainSettings
 from wordloom.training import optimizers
@@ -65,7 +67,7 @@ def softmax_error(
 
 
 def replace_kernels() -> None:
-    """Replace what looks at numbers, at the type of a tensor or at this CPU; not what takes memory on a GPU."""
+    """Replace what reads numbers, the type of a tensor or this CPU's name by what takes memory on a GPU."""
     for module in (linear, layer, head):
         module.widens = lambda *_: False
     layer._faster_in_float32 = lambda *_: False
@@ -99,6 +101,9 @@ def simulated_bytes(case: dict[str, Any]) -> int:
     model: Any = skeleton(config_of(case))
     if settings.precision == "bf16-pure":
         model = model.to(torch.bfloat16)
+    if "lora" in case:
+        with torch.device("meta"):
+            add_adapter(model, LoraSettings(rank=case["lora"]), matching_layers(model, ["*_proj"]))
     if settings.precision == "bf16-head":
         model.lm_head.product_dtype = torch.bfloat16
     try:
@@ -154,6 +159,41 @@ def _tracked(loss_of: LossOf, optimizer: Any, precision: Precision, batch: Any, 
     return int(snapshot["Total"]) + unseen
 
 
+def compiled_block_bytes(case: dict[str, Any]) -> int:
+    """Return the bytes that a block keeps for the backward pass if torch.compile cuts its graph in two."""
+    for module in (linear, fused):
+        module.by_onednn = lambda *_: False
+    fused.fits = fused.attention_fits = lambda *_, **__: False
+    model: Any = build(config_of(case)).train()
+    block = model.blocks[0].to(torch.bfloat16)
+    block.compile(dynamic=False, backend="aot_eager_decomp_partition")
+    dtype = torch.float32 if case["compiled_block"] == "bf16" else torch.bfloat16
+    x = torch.randn(case["rows"], case["seq_len"], model.config.dim, dtype=dtype, requires_grad=True)
+    positions, visibility = positions_and_visibility(torch.zeros(x.shape[:2], dtype=torch.int64))
+    more = (model.rotary.angles(positions),) if case["family"] == "llama" else ()
+    shared = [*model.parameters(), x, *(angles for pair in more for angles in pair)]
+    known = {tensor.untyped_storage().data_ptr() for tensor in shared}
+    kept: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor  # keeps it, so that no other takes its place
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+    mixed = torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.float32, cache_enabled=False)
+    with hooks, mixed:
+        block(x, *more, visibility, None)
+    own = sum(tensor.untyped_storage().nbytes() for place, tensor in kept.items() if place not in known)
+    return own + (x.nbytes if x.untyped_storage().data_ptr() in kept and dtype == torch.float32 else 0)
+
+
+def peak_of(case: dict[str, Any]) -> int:
+    return compiled_block_bytes(case) if "compiled_block" in case else simulated_bytes(case)
+
+
 if __name__ == "__main__":
     replace_kernels()
-    print(json.dumps([simulated_bytes(case) for case in json.load(sys.stdin)]))
+    given = json.load(sys.stdin)
+    if any("compiled_block" in case for case in given):
+        norms.rms_norm = fused.rms_norm  # the compiler takes it apart
+    print(json.dumps([peak_of(case) for case in given]))

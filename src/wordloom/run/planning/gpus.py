@@ -25,9 +25,9 @@ class Gpu:
     network: float = 0.0
 
 
-# From the data sheets of NVIDIA and AMD: dense products (without sparsity), one direction of a link.  The fp32
-# rate is that without tensor cores, because training in fp32 does not use TF32.  SXM modules and MI300X have
-# the network of the makers' own machines of 8: one adapter of 200 Gb/s (A100) or 400 Gb/s for each GPU.
+# From the data sheets of NVIDIA and AMD: dense products (without sparsity), one direction of a link.  The
+# fp32 rate is that without tensor cores, because training in fp32 does not use TF32.  SXM modules and MI300X
+# have the network of the makers' own machines of 8: an adapter of 200 Gb/s (A100) or 400 Gb/s for each GPU.
 # Cards on PCIe 4.0 x16 have 32 GB/s, and no network of their own.
 GPUS: dict[str, Gpu] = {
     "a100-40gb": Gpu(memory=40, bf16=312, fp32=19.5, bandwidth=300, network=25),
@@ -45,7 +45,7 @@ GPUS: dict[str, Gpu] = {
 
 
 def gpu_called(name: str) -> Gpu:
-    """Return the GPU called ``name``; a model without its memory, such as h100, is found if it is the only one.
+    """Return the GPU called ``name``; the memory may be left out where one kind has the name.
 
     Raises DeviceError for an unknown name.
     """

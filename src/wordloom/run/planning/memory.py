@@ -1,8 +1,8 @@
 """The memory of one rank in a training step, found by a walk through the step.
 
-:class:`Walk` takes and gives back bytes in the order in which the trainer, FSDP2 and autograd do.  The peak is
-the largest sum on the way.  What FSDP2 does is described beside each method; the tests compare the walk with
-PyTorch's own simulation of it.
+:class:`Walk` takes and gives back bytes in the order in which the trainer, FSDP2 and autograd do.  The peak
+is the largest sum on the way.  What FSDP2 does is described beside each method; the tests compare the walk
+with PyTorch's own simulation of it.
 """
 
 from __future__ import annotations
@@ -249,7 +249,9 @@ class Walk:
         self.take(kind, h * matrix)
         if h != 4:  # products of 16 bits are added up in float32
             self.take(kind, 4 * matrix)
-        if chunks > 1:  # while a chunk is computed, there is still the error and the product of the one before
+        if (
+            chunks > 1
+        ):  # while a chunk is computed, there is still the error and the product of the one before
             before = h * matrix if h == 4 and chunks > 2 else 0
             self.touch(kind, before + max(h * matrix, 4 * rows * V * (1 if h == 4 else 2)))
         # in the end, both gradients are left

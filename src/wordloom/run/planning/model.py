@@ -1,4 +1,4 @@
-"""The model that a recipe would train, as shapes: without data, tokenizer and weights where that is possible."""
+"""The model that a recipe would train, as shapes: without data and weights, and mostly without tokenizer."""
 
 from __future__ import annotations
 

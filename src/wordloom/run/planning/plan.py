@@ -1,4 +1,4 @@
-"""Plan a recipe on GPUs: whether it fits, how fast it trains, and which settings to change if it does not fit."""
+"""Plan a recipe on GPUs: whether it fits, how fast it trains, and what to change if it does not fit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from wordloom.errors import DeviceError, RecipeError
 from wordloom.models.building.cost import flops_per_token
-from wordloom.recipe import Recipe, TrainSettings
+from wordloom.recipe import Recipe
 from wordloom.recipe.data import CausalData
 from wordloom.run.planning.gpus import Gpu
 from wordloom.run.planning.memory import Layout, Memory, layout_of, peak_memory
@@ -165,8 +165,10 @@ def plan_recipe(
 
 
 def _plan(recipe: Recipe, hardware: Hardware, shape: ModelShape | None = None) -> ClusterPlan:
-    s = _with_precision(recipe.train, hardware.gpu)
-    recipe = recipe.model_copy(update={"train": s})
+    s = recipe.train
+    if s.precision == "auto":  # what the trainer chooses on GPUs that compute in bfloat16
+        s = s.model_copy(update={"precision": "bf16"})
+        recipe = recipe.model_copy(update={"train": s})
     shape = recipe_shape(recipe) if shape is None else shape
     layout = layout_of(s.shard, hardware.gpus, hardware.per_machine)
     if hardware.gpus % layout.per_machine:
@@ -200,13 +202,6 @@ def _plan(recipe: Recipe, hardware: Hardware, shape: ModelShape | None = None) -
     )  # fmt: skip
 
 
-def _with_precision(settings: TrainSettings, gpu: Gpu) -> TrainSettings:
-    """Return the settings with the precision that the trainer would choose; all known GPUs compute in bf16."""
-    if settings.precision != "auto":
-        return settings
-    return settings.model_copy(update={"precision": "bf16" if gpu.bf16 > gpu.fp32 else "fp32"})
-
-
 def _steps(recipe: Recipe, shape: ModelShape) -> int | None:
     """Return the steps of the budget, or None for epochs and minutes, which need the data or the GPUs."""
     s = recipe.train
@@ -233,8 +228,6 @@ def _notes(recipe: Recipe, hardware: Hardware) -> list[str]:
         )
     if isinstance(recipe.data, CausalData) and recipe.data.document_mask:
         notes.append("the masks of data.document_mask are not counted")
-    if recipe.lora is not None:
-        notes.append("activations are counted as if all weights were trained; an adapter keeps about as many")
     return notes
 
 
@@ -274,7 +267,9 @@ def _candidates(plan: ClusterPlan) -> list[tuple[str, tuple[str, Any]]]:
     if not s.gradient_checkpointing:
         candidates.append(("train.gradient_checkpointing=true", ("gradient_checkpointing", True)))
     candidates += [
-        (f"train.precision={mode}", ("precision", mode)) for mode in ("bf16", "bf16-pure") if s.precision != mode
+        (f"train.precision={mode}", ("precision", mode))
+        for mode in ("bf16", "bf16-pure")
+        if s.precision != mode
     ]
     if s.shard != "none":
         candidates.append((f"--gpus {2 * gpus}", ("gpus", 2 * gpus)))

@@ -103,9 +103,7 @@ class Speed:
         return self.flops_per_token * self.tokens_per_second / self.peak
 
 
-def speed_of(
-    shape: ModelShape, settings: TrainSettings, cluster: Cluster, *, rows: int, parts: int
-) -> Speed:
+def speed_of(shape: ModelShape, settings: TrainSettings, cluster: Cluster, *, rows: int, parts: int) -> Speed:
     """Return the speed of training on ``cluster``; ``rows`` and ``parts`` as of ``peak_memory``."""
     s, layout = settings, cluster.layout
     flops = flops_per_token(shape.config, context=s.seq_len)
@@ -166,7 +164,7 @@ class _Links:
         return seconds + 2 * own * (1 - 1 / copies) / (self.network or self.link)
 
     def sent(self, weights: Weights, gathered: int, reduced: int, *, gathers: int) -> float:
-        """Return the bytes that a GPU sends to gather ``weights`` some times and to reduce their gradients."""
+        """Return the bytes that a GPU sends to gather ``weights`` and to reduce their gradients."""
         shards, copies = self.layout.shards, self.layout.copies
         share = 1 - 1 / shards
         trained = weights.elements(shards, trained=True)
