@@ -52,11 +52,11 @@ def command(
     ),
     json: options.JSON = False,
 ) -> None:  # fmt: skip
-    """Predict memory, speed and duration of training on GPUs, before you rent them.
+    """Predict memory, speed and duration of training on GPUs.
 
     No GPU, data or tokenizer is needed, and no weight is allocated.  If the run does not fit, the plan names
-    three settings to change, each with the memory after it.  Without a recipe, name a preset: it is planned
-    with one row of the longest length on each GPU, and 20 tokens per parameter.
+    three settings to change, each with the memory after it.  A preset is planned with one row of the longest
+    length on each GPU, and 20 tokens per parameter.
     """
     from wordloom.run.planning.plan import Hardware, plan_recipe
 
@@ -189,7 +189,7 @@ def _run(plan: ClusterPlan) -> list[str]:
     return [
         f"run         {plan.steps:,} steps = {plan.tokens:,} tokens = "
         f"{plan.speed.flops_per_token * plan.tokens:.3g} FLOPs: {_duration(plan.seconds)}, "
-        f"{hours:,.1f} GPU hours"
+        f"{hours:,.{0 if hours > 100 else 1}f} GPU hours"
     ]
 
 
