@@ -21,6 +21,7 @@ from wordloom.cli import (
     evaluate,
     generate,
     merge,
+    plan,
     predict,
     serve,
     slurm,
@@ -58,6 +59,7 @@ app = typer.Typer(
 )
 app.command("train")(train.command)
 app.command("sweep")(sweep.command)
+app.command("plan")(plan.command)
 app.command("slurm")(slurm.command)
 app.command("evaluate")(evaluate.command)
 app.command("predict")(predict.command)

@@ -21,6 +21,9 @@ PANELS: dict[str, dict[str, str]] = {
         "Answers": "template max_new_tokens answers",
         "Device": _DEVICE,
     },
+    "plan": {
+        "Own hardware": "memory flops bandwidth network",
+    },
     "embed": {
         "Reading": "field text_column header encoding_errors too_long",
         "Models": "level layer pooling",
@@ -61,6 +64,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "serve": ("serve runs/assistant", "serve runs/llama old=runs/lstm --port 8080"),
     "train": ("train llama-gutenberg --out runs/llama train.steps=500", "train runs/llama --resume"),
     "sweep": ("sweep mrpc.toml train.learning_rate=2e-5,3e-5 train.epochs=2,3 --from CHECKPOINT",),
+    "plan": (
+        "plan llama2-70b train.shard=full --gpus 64 --gpu h100-80gb",
+        "plan my-model.toml --gpus 2 --memory 48 --flops 150 --bandwidth 32",
+    ),
     "slurm": ("slurm my-model.toml --nodes 4 --partition gpu --setup 'source .venv/bin/activate' > job.sh",),
     "evaluate": (
         "evaluate runs/llama book.txt",
