@@ -65,12 +65,12 @@ class Precision:
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.mode == "bf16"):
             yield
 
-    def place(self, model: nn.Module) -> nn.Module:
-        """Move ``model`` to the device and to the dtype of its weights."""
+    def place(self, model: nn.Module, *, move: bool = True) -> nn.Module:
+        """Give ``model`` the dtype of its weights, and ``move`` it to the device."""
         if self.mode == "bf16-head":
             model.lm_head.product_dtype = torch.bfloat16  # type: ignore[union-attr]
         dtype = torch.bfloat16 if self.mode == "bf16-pure" else torch.float32
-        return model.to(device=self.device, dtype=dtype)
+        return model.to(device=self.device if move else None, dtype=dtype)
 
 
 def choose_precision(settings: TrainSettings, device: torch.device) -> Precision:

@@ -83,7 +83,8 @@ class Trainer:
         self.ranks = ranks
         self.device = choose_device(settings.device)
         self.precision: Precision = choose_precision(settings, self.device)
-        self.model = self.precision.place(model)
+        # of several ranks, a model that exceeds the device is moved block by block, when it is spread
+        self.model = self.precision.place(model, move=ranks.size == 1)
         self.objective = objective
         self._spread: Any = None  # the model and its loss over several ranks
         if ranks.size > 1:

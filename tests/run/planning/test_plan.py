@@ -33,10 +33,13 @@ def test_every_causal_preset_has_a_plan(name: str) -> None:
     values = json.loads(json.dumps(found.as_dict()))
     assert values["parameters"] == found.shape.parameters
     assert values["bytes_per_rank"]["total"] == sum(found.memory.by_kind.values()) > 0
-    # fp32 weights, and AdamW's moments, of this rank; the first rank writes those of all
-    assert values["checkpoint_host_bytes"] == 12 * found.shape.parameters
+    # fp32 weights, and AdamW's moments, of this rank
     kept = values["bytes_per_rank"]["weights"] + values["bytes_per_rank"]["optimizer state"]
     assert kept == 12 * found.shape.elements(64)
+    assert values["start_host_bytes"] == 8 * 4 * found.shape.parameters
+    assert values["checkpoint_host_bytes"] == 8 * 2 * kept  # of each rank a copy, and its file
+    gathered = plan(name, "train.shard=full", "train.consolidate=true", gpus=64, gpu=gpu_called("b200"))
+    assert gathered.memory.checkpoint == 12 * found.shape.parameters
     assert 12 * found.shape.parameters <= 64 * kept < 1.2 * 12 * found.shape.parameters  # rows are not split
     assert values["tokens"] == pytest.approx(20 * found.shape.parameters, rel=0.01)
     assert found.fits == (found.memory.total <= 0.9 * 180 * 2**30)

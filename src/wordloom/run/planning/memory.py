@@ -63,12 +63,14 @@ def layout_of(shard: str, gpus: int, per_machine: int) -> Layout:
 class Memory:
     """The largest memory of a rank, in bytes by kind, and when it is reached.
 
-    ``checkpoint`` counts bytes of main memory: the first rank has the weights and the trainer's state of all
-    ranks there while it writes a checkpoint.
+    ``start`` and ``checkpoint`` count bytes of a machine's main memory.  At the start, each of its ranks
+    builds all weights in float32.  While a checkpoint is written, it has a copy of its ranks' weights and
+    state, and the same bytes as files; or those of all ranks, which the first one gathers.
     """
 
     by_kind: dict[str, int]
     moment: str
+    start: int
     checkpoint: int
 
     @property
@@ -92,10 +94,21 @@ def peak_memory(
     """
     walk = Walk(shape, settings, layout, tokens=rows * settings.seq_len, parts=parts, compiled=compiled)
     walk.run()
-    whole = shape.elements() * walk.widths.weight + state_bytes(shape, settings, 1)
     return Memory(
-        by_kind={kind: walk.peak[kind] for kind in KINDS}, moment=walk.peak_moment, checkpoint=whole
+        by_kind={kind: walk.peak[kind] for kind in KINDS},
+        moment=walk.peak_moment,
+        start=layout.per_machine * 4 * shape.elements(),
+        checkpoint=_checkpoint_bytes(shape, settings, layout, walk.widths),
     )
+
+
+def _checkpoint_bytes(shape: ModelShape, settings: TrainSettings, layout: Layout, widths: Widths) -> int:
+    """Return the main memory of a machine that a checkpoint takes while it is written."""
+    adapter = shape.elements(trained=True) < shape.elements()
+    gathered = layout.ranks == 1 or settings.consolidate or adapter
+    shards = 1 if gathered else layout.shards
+    state = shape.elements(shards) * widths.weight + state_bytes(shape, settings, shards)
+    return state if gathered else 2 * layout.per_machine * state
 
 
 class Walk:

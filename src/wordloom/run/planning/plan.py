@@ -118,6 +118,7 @@ class ClusterPlan:
             "peak_moment": self.memory.moment,
             "available_bytes": self.available,
             "fits": self.fits,
+            "start_host_bytes": self.memory.start,
             "checkpoint_host_bytes": self.memory.checkpoint,
             "flops_per_token": speed.flops_per_token,
             "flops_per_step": speed.flops_per_token * speed.tokens,
