@@ -140,8 +140,8 @@ def _print(plan: ClusterPlan, gpu: str) -> None:
     print_unwrapped(table, console)
     _say(
         "",
-        f"main memory {plan.memory.start / _GIB:,.1f} GiB on a machine at the start, where each rank builds "
-        f"the model; {plan.memory.checkpoint / _GIB:,.1f} while a checkpoint is written",
+        f"main memory {plan.memory.start / _GIB:,.1f} GiB on a machine to build the model, "
+        f"{plan.memory.checkpoint / _GIB:,.1f} while a checkpoint is written",
         f"compute     {speed.flops_per_token:.3g} FLOPs per token, "
         f"{speed.flops_per_token * speed.tokens:.3g} per step of {speed.tokens:,} tokens",
         f"speed       {speed.tokens_per_second:,.0f} tokens per second, {_duration(speed.step_seconds)} a "

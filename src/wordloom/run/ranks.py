@@ -45,6 +45,20 @@ def refuse_alone(recipe: Recipe, ranks: Ranks) -> None:
         raise RecipeError("only one process trains on the text of [old_task] as well; leave out torchrun")
 
 
+def is_sent_weights(recipe: Recipe) -> bool:
+    """Return whether this rank builds no weights, and is sent those of the first rank on its machine.
+
+    Of models that one rank can hold, each rank builds its own.
+    """
+    large = recipe.train.shard != "none" and recipe.train.objective in (
+        "causal_lm",
+        "instruction",
+        "masked_lm",
+    )
+    whole = recipe.lora is not None or recipe.old_task is not None  # their weights are read before training
+    return large and not whole and os.environ.get("LOCAL_RANK", "0") != "0"
+
+
 def describe(shard: str, ranks: Ranks) -> str:
     """Return in words what ranks share out."""
     if shard == "none":

@@ -14,13 +14,14 @@ from torch import nn
 from wordloom.errors import CheckpointError, DeviceError, NonFiniteError, RankError, RecipeError
 from wordloom.evaluate import signature
 from wordloom.files import sync_tree
+from wordloom.models.building.build import without_weights
 from wordloom.objectives import objective
 from wordloom.progress import RankProgress, TrainingProgress
 from wordloom.recipe import Recipe, TrainSettings, load_recipe
 from wordloom.recipe.reading import shipped_recipes
 from wordloom.run.folder import RunFolder, resumed_recipe
 from wordloom.run.models.heads import HEADS
-from wordloom.run.ranks import check_equal, describe, refuse_alone
+from wordloom.run.ranks import check_equal, describe, is_sent_weights, refuse_alone
 from wordloom.run.tasks.building import check_model, ways_to_tune
 from wordloom.run.tasks.causal import causal_task
 from wordloom.run.tasks.classifiers import classification_task
@@ -173,7 +174,7 @@ def _train(
     if recipe.train.threads is not None:
         torch.set_num_threads(recipe.train.threads)
     is_tuned = recipe.train.allocator == "tuned" and tune_allocator()
-    with ranks.first_before_others():
+    with ranks.first_before_others(), without_weights(is_sent_weights(recipe)):
         task, model, old = _build(recipe, resumed, progress)
     s = task.settings
     facts = {"recipe": recipe.as_dict(), **task.fingerprints}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from wordloom.recipe import TrainSettings
 from wordloom.training.lbfgs import HISTORY
 from wordloom.training.optimizers import build_optimizer
 from wordloom.training.precision import choose_device
-from wordloom.training.ranks import is_spread, part_here
+from wordloom.training.ranks import is_spread, part_here, ranks_of_machine, shards_of
 from wordloom.training.trainer import Trainer
 from wordloom.training.weight_average import WeightAverage, restored_weights
 
@@ -146,7 +145,7 @@ def make_plan(
         gradient_bytes=gradients,
         optimizer_bytes=round(share * optimizer),
         activation_bytes=_activation_bytes(trainer, measured) * (micro // measured),
-        available_bytes=_available_bytes(trainer.device) // _sharing(trainer),
+        available_bytes=_available_bytes(trainer.device),
         costs=costs,
         batch_size=s.batch_size,
         peak_flops=_peak_of_ranks(trainer, dtype) if costs.dense else None,
@@ -246,6 +245,7 @@ def check_fits(
     available = _available_bytes(choose_device(settings.device))
     parameters = sum(p.numel() for p in skeleton(config).parameters())
     needed = parameters * _bytes_per_weight(settings) if needed is None else needed
+    needed //= shards_of(settings.shard)
     if needed > available:
         instead = "lower model.n_layers, model.dim or the vocabulary" if ways is None else ways.advice(0)
         raise DeviceError(
@@ -311,12 +311,6 @@ def _peak_of_ranks(trainer: Trainer, dtype: torch.dtype) -> float:
     return float(trainer.ranks.summed(torch.tensor(peak, dtype=torch.float64)))
 
 
-def _sharing(trainer: Trainer) -> int:
-    """Return how many ranks share the memory of the device."""
-    on_cpu = trainer.device.type == "cpu" and trainer.ranks.size > 1
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if on_cpu else 1
-
-
 @cache  # a property of the machine: later runs of this process need not measure it again
 def _peak_flops(device: torch.device, dtype: torch.dtype, threads: int) -> float:
     n = 8192 if device.type == "cuda" else 1024
@@ -372,7 +366,7 @@ def _forget(trainer: Trainer) -> None:
 def _available_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    return psutil.virtual_memory().available
+    return psutil.virtual_memory().available // ranks_of_machine()
 
 
 def _duration(seconds: float) -> str:

@@ -121,6 +121,16 @@ class Ranks:
 ALONE = Ranks()
 
 
+def ranks_of_machine() -> int:
+    """Return how many ranks torchrun started on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def shards_of(shard: str) -> int:
+    """Return over how many ranks of torchrun ``train.shard`` shares out each weight."""
+    return {"none": 1, "full": int(os.environ.get("WORLD_SIZE", "1")), "hybrid": ranks_of_machine()}[shard]
+
+
 def is_lost(error: BaseException) -> bool:
     """Return whether an error is of a message to a rank that has ended."""
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -26,7 +27,7 @@ from torch.distributed.tensor import DTensor
 from wordloom.nn.recurrent import Recurrent
 from wordloom.objectives import Objective
 from wordloom.training.optimizers import IN_BLOCK
-from wordloom.training.ranks import Ranks
+from wordloom.training.ranks import Ranks, ranks_of_machine
 
 
 class LossOf(nn.Module):
@@ -49,23 +50,53 @@ def mesh_of(shard: str, ranks: Ranks, device: str) -> DeviceMesh:
     return init_device_mesh(device, shape, mesh_dim_names=("copies", "shards"))
 
 
-def shard_model(loss_of: LossOf, mesh: DeviceMesh, *, low_precision: bool) -> None:
-    """Spread the weights of a model over ``mesh``, in place: block by block, then the others together."""
+def shard_model(loss_of: LossOf, mesh: DeviceMesh, ranks: Ranks, *, low_precision: bool) -> None:
+    """Spread the weights of a model over ``mesh``, in place: block by block, then the others together.
+
+    Ranks whose weights are on the meta device receive them from the first rank of their machine.
+    """
     copies, _ = mesh.shape
     grid = mesh if copies > 1 else mesh["shards"]
     whole = MixedPrecisionPolicy(cast_forward_inputs=False)
     low = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
     for parameter in loss_of.parameters():
         parameter.data = parameter.data.contiguous()  # a weight that was read may be a transposed view
+    machine = _machine_of_absent(loss_of, ranks)
     for name, module in list(loss_of.named_modules()):
         if is_block(name) and not isinstance(module, Recurrent):
+            _receive(module, machine)
             fully_shard(module, mesh=grid, mp_policy=low if low_precision else whole)
+    _receive(loss_of, machine)
     fully_shard(loss_of, mesh=grid, mp_policy=whole)
     for module in fsdp_modules(loss_of):
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)
     root: Any = loss_of
     root._get_fsdp_state()._lazy_init()  # else a block that is called alone, as in evaluation, is a root
+
+
+def _machine_of_absent(model: nn.Module, ranks: Ranks) -> DeviceMesh | None:
+    """Return the ranks of this machine if some rank has no weights; None if all have them."""
+    absent = any(parameter.is_meta for parameter in model.parameters())
+    if not ranks.summed(torch.tensor([absent], dtype=torch.int64)).any():
+        return None
+    each = ranks_of_machine()
+    return init_device_mesh("cpu", (ranks.size // each, each), mesh_dim_names=("machines", "ranks"))["ranks"]
+
+
+def _receive(module: nn.Module, machine: DeviceMesh | None) -> None:
+    """Copy the weights of ``module`` that are not yet spread from the first rank of the machine."""
+    if machine is None:
+        return
+    group = machine.get_group()
+    for parameter in module.parameters():
+        if isinstance(parameter, DTensor):
+            continue
+        tensor = torch.empty_like(parameter, device="cpu") if parameter.is_meta else parameter.detach()
+        dist.broadcast(tensor, group=group, group_src=0)
+        if parameter.is_meta:
+            swap: Any = torch.utils.swap_tensors
+            swap(parameter, nn.Parameter(tensor, parameter.requires_grad))
 
 
 @contextmanager

@@ -95,7 +95,7 @@ class Trainer:
             self._copy = WholeCopy(self.model)
             mesh = mesh_of(settings.shard, ranks, self.device.type)
             self._spread = LossOf(self.model, objective)
-            shard_model(self._spread, mesh, low_precision=self.precision.mode == "bf16")
+            shard_model(self._spread, mesh, ranks, low_precision=self.precision.mode == "bf16")
         self.batches = batches
         self.total_steps = total_steps
         self.seed = seed

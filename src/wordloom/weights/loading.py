@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from wordloom.errors import CheckpointError, did_you_mean
 from wordloom.models import TaskConfig, family_of, skeleton
+from wordloom.models.building.build import are_weights_left_out
 from wordloom.weights.configs import format_of, load_config, require_equal_settings
 from wordloom.weights.families.task_heads import is_head, renaming_of_head
 from wordloom.weights.formats import OWN
@@ -48,6 +49,9 @@ def load_model(
     folder = Path(folder)
     config = load_config(folder)
     model = skeleton(config)
+    if are_weights_left_out():
+        model.tie_weights()  # type: ignore[operator]
+        return model.to(dtype).eval()
     weights = _Weights(folder, config, model)
     weights.verify()
     state = {

@@ -36,10 +36,12 @@ def test_every_causal_preset_has_a_plan(name: str) -> None:
     # fp32 weights, and AdamW's moments, of this rank
     kept = values["bytes_per_rank"]["weights"] + values["bytes_per_rank"]["optimizer state"]
     assert kept == 12 * found.shape.elements(64)
-    assert values["start_host_bytes"] == 8 * 4 * found.shape.parameters
+    assert values["start_host_bytes"] == 4 * found.shape.parameters
     assert values["checkpoint_host_bytes"] == 8 * 2 * kept  # of each rank a copy, and its file
     gathered = plan(name, "train.shard=full", "train.consolidate=true", gpus=64, gpu=gpu_called("b200"))
     assert gathered.memory.checkpoint == 12 * found.shape.parameters
+    copies = plan(name, "train.shard=none", gpus=64, gpu=gpu_called("b200"))
+    assert copies.memory.start == 8 * 4 * found.shape.parameters
     assert 12 * found.shape.parameters <= 64 * kept < 1.2 * 12 * found.shape.parameters  # rows are not split
     assert values["tokens"] == pytest.approx(20 * found.shape.parameters, rel=0.01)
     assert found.fits == (found.memory.total <= 0.9 * 180 * 2**30)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import fields
 from typing import Any
 
@@ -36,8 +39,31 @@ def skeleton(config: Any) -> nn.Module:
         return MODELS[family_of(config)].model(config)
 
 
+@contextmanager
+def without_weights(wanted: bool = True) -> Iterator[None]:
+    """Have :func:`build` and ``load_model`` return models on the meta device within the block, if ``wanted``.
+
+    Of several ranks on a machine, one builds the model and sends its weights to the others.
+    """
+    before = _WITHOUT_WEIGHTS.set(wanted)
+    try:
+        yield
+    finally:
+        _WITHOUT_WEIGHTS.reset(before)
+
+
+_WITHOUT_WEIGHTS = ContextVar("without_weights", default=False)
+
+
+def are_weights_left_out() -> bool:
+    """Return whether models are now built without weights."""
+    return _WITHOUT_WEIGHTS.get()
+
+
 def build(config: Any, *, generator: torch.Generator | None = None) -> Any:
     """Return the model of ``config``, initialised, on the CPU in float32."""
+    if are_weights_left_out():
+        return skeleton(config)
     with torch.device("cpu"), _NoDefaultInit():
         model: Any = MODELS[family_of(config)].model(config)
     model.init_weights(generator)

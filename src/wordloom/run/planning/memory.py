@@ -63,9 +63,10 @@ def layout_of(shard: str, gpus: int, per_machine: int) -> Layout:
 class Memory:
     """The largest memory of a rank, in bytes by kind, and when it is reached.
 
-    ``start`` and ``checkpoint`` count bytes of a machine's main memory.  At the start, each of its ranks
-    builds all weights in float32.  While a checkpoint is written, it has a copy of its ranks' weights and
-    state, and the same bytes as files; or those of all ranks, which the first one gathers.
+    ``start`` and ``checkpoint`` count bytes of a machine's main memory.  At the start, a rank builds all
+    weights in float32: one for all if they are shared out, else each.  While a checkpoint is written, the
+    machine has a copy of its ranks' weights and state, and the same bytes as files; or those of all ranks,
+    which the first one gathers.
     """
 
     by_kind: dict[str, int]
@@ -94,10 +95,11 @@ def peak_memory(
     """
     walk = Walk(shape, settings, layout, tokens=rows * settings.seq_len, parts=parts, compiled=compiled)
     walk.run()
+    is_shared_out = settings.shard != "none" and shape.elements(trained=True) == shape.elements()
     return Memory(
         by_kind={kind: walk.peak[kind] for kind in KINDS},
         moment=walk.peak_moment,
-        start=layout.per_machine * 4 * shape.elements(),
+        start=(1 if is_shared_out else layout.per_machine) * 4 * shape.elements(),
         checkpoint=_checkpoint_bytes(shape, settings, layout, walk.widths),
     )
 
