@@ -184,7 +184,7 @@ def compiled_block_bytes(case: dict[str, Any]) -> int:
     with hooks, mixed:
         block(x, *more, visibility, None)
     own = sum(tensor.untyped_storage().nbytes() for place, tensor in kept.items() if place not in known)
-    return own + (x.nbytes if x.untyped_storage().data_ptr() in kept and dtype == torch.float32 else 0)
+    return own + (x.nbytes if x.untyped_storage().data_ptr() in kept else 0)
 
 
 def peak_of(case: dict[str, Any]) -> int:

@@ -19,7 +19,8 @@ from wordloom.models.building.lora import add_adapter, matching_layers
 from wordloom.nn.lora import LoraSettings
 from wordloom.recipe import TrainSettings
 from wordloom.run.planning.blocks import kept_bytes
-from wordloom.run.planning.memory import Memory, layout_of, peak_memory
+from wordloom.run.planning.layout import layout_of
+from wordloom.run.planning.memory import Memory, peak_memory
 from wordloom.run.planning.shapes import WIDTHS, shape_of
 
 ROOT = Path(__file__).parents[3]
@@ -53,7 +54,7 @@ def draw(rng: random.Random) -> dict[str, Any]:
         "family": family, "model": model, "train": train, "ranks": ranks, "rows": rows, "parts": parts,
         "per_machine": per_machine,
     }  # fmt: skip
-    if precision != "bf16-pure" and rng.random() < 0.2:
+    if precision != "bf16-pure" and optimizer != "muon" and rng.random() < 0.2:
         case["lora"] = rng.randint(1, 16)
     return case
 
@@ -109,7 +110,7 @@ def test_the_memory_of_llama_7b_and_70b_is_that_of_the_simulation() -> None:
 def test_the_memory_of_any_model_and_settings_is_that_of_the_simulation(rng: random.Random) -> None:
     cases = [draw(rng) for _ in range(4)]
     for case, peak in zip(cases, simulated(*cases), strict=True):
-        assert planned(case).total == pytest.approx(peak, rel=0.08), case
+        assert planned(case).total == pytest.approx(peak, rel=0.06), case
 
 
 def test_a_compiled_block_keeps_what_the_compiler_saves(rng: random.Random) -> None:
@@ -128,5 +129,5 @@ def test_a_compiled_block_keeps_what_the_compiler_saves(rng: random.Random) -> N
     widths = WIDTHS[precision]
     kept = kept_bytes(shape.block, widths, compiled=True)
     if widths.residual == 4:
-        kept += 4 * shape.block.dim  # the input of the block
-    assert kept * 2 * T == pytest.approx(saved, rel=0.03), case
+        kept += 4 * shape.block.dim  # the input of the block, which the block before has made
+    assert kept * 2 * T == pytest.approx(saved, rel=0.001), case

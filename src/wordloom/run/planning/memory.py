@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from wordloom.nn.head import CHUNK_BYTES
 from wordloom.recipe import TrainSettings
 from wordloom.run.planning.blocks import Stage, stages
+from wordloom.run.planning.layout import Layout
 from wordloom.run.planning.shapes import WIDTHS, ModelShape, Weights, Widths, state_bytes
 
 KINDS = (
@@ -25,38 +26,6 @@ KINDS = (
     "head and loss",
     "optimizer step",
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """How ranks share a model out.
-
-    Attributes:
-        ranks: the number of GPUs.
-        per_machine: the GPUs of a machine.
-        shards: the ranks that have different parts of each weight; 1: each rank has all weights.
-    """
-
-    ranks: int
-    per_machine: int
-    shards: int
-
-    @property
-    def copies(self) -> int:
-        """The number of copies of the model."""
-        return self.ranks // self.shards
-
-    @property
-    def machines(self) -> int:
-        """The number of machines."""
-        return -(-self.ranks // self.per_machine)
-
-
-def layout_of(shard: str, gpus: int, per_machine: int) -> Layout:
-    """Return the layout of ``train.shard`` on ``gpus`` GPUs, as the trainer chooses it."""
-    per_machine = min(gpus, per_machine)
-    shards = {"none": 1, "full": gpus, "hybrid": per_machine}[shard]
-    return Layout(ranks=gpus, per_machine=per_machine, shards=shards)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,14 +187,21 @@ class Walk:
             before = (self.shape.weights, w.gathered) if i else (self.shape.root, w.weight)
             self._drop_buffer(*before)
             self.take("gathered weights", self._block_bytes)
-            self.take("activations", kept)
-            self.take("activations", stream)
-            self.touch("activations", w.compute * self.shape.block.dim * N)  # the result of down_proj
             if self.settings.gradient_checkpointing:
-                self.give("activations", kept)
-            elif w.residual != 4:
-                self.give("activations", stream)  # the norm keeps a float32 copy instead
+                self.touch("activations", self._passing)
+            else:
+                self.take("activations", kept)
+                self.touch("activations", stream + w.compute * self.shape.block.dim * N)  # the block's result
+            if self._keeps_inputs:  # else the norm keeps a float32 copy instead
+                self.take("activations", stream)
             self.give("gathered weights", self._block_bytes)
+
+    @property
+    def _passing(self) -> int:
+        """The most bytes of activations within a block that keeps none: those of one of its two layers."""
+        kept = {stage.name: stage.kept for stage in self.stages}
+        layers = (kept["attention"] + kept["o"], kept["activation"] + kept["down"])
+        return (max(layers) + 2 * self.widths.residual * self.shape.block.dim) * self.tokens
 
     @property
     def _kept(self) -> int:
@@ -309,7 +285,7 @@ class Walk:
             self._reduce(shape.weights, w.gathered, w.reduced)
             self.give("activations", stream if self._keeps_inputs else 0)
         self._root_backward(reduced)
-        self.give("activations", stream)
+        self.give("activations", self.live["activations"])  # none outlives the pass
 
     @property
     def _keeps_inputs(self) -> bool:

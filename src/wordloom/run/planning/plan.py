@@ -11,7 +11,8 @@ from wordloom.models.building.cost import flops_per_token
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import CausalData
 from wordloom.run.planning.gpus import Gpu
-from wordloom.run.planning.memory import Layout, Memory, layout_of, peak_memory
+from wordloom.run.planning.layout import Layout, layout_of
+from wordloom.run.planning.memory import Memory, peak_memory
 from wordloom.run.planning.model import recipe_called, recipe_shape
 from wordloom.run.planning.shapes import ModelShape
 from wordloom.run.planning.speed import Cluster, Speed, speed_of

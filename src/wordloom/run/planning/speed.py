@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from wordloom.models.building.cost import flops_per_token
 from wordloom.recipe import TrainSettings
 from wordloom.run.planning.gpus import Gpu
-from wordloom.run.planning.memory import Layout
+from wordloom.run.planning.layout import Layout
 from wordloom.run.planning.shapes import WIDTHS, ModelShape, Weights
 
 LINK_SHARE = 0.8  # of a link's rate that collective operations reach
