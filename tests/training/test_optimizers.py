@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from wordloom.models import BagOfWordsConfig, BertConfig, RNNConfig, TaskConfig, TransformerConfig, build
+from wordloom.models.building.lora import add_adapter, linear_layers
+from wordloom.nn.lora import LoraSettings
 from wordloom.recipe import TrainSettings
 from wordloom.training.optimizers import Muon, build_optimizer, orthogonalise
 from wordloom.training.schedules import SCHEDULES, learning_rate_share
@@ -68,6 +70,18 @@ def test_decay_acts_on_matrices_only_and_muon_on_the_blocks_matrices(tiny_model)
     for name, p in model.named_parameters():
         inside = name.startswith("blocks.") and p.ndim == 2
         assert decay[name] == ("muon" if inside else "adamw", 0.3 if p.ndim == 2 else 0.0), name
+
+
+def test_muon_trains_an_adapter_alone(tiny_model):
+    """Of which all parameters are matrices of blocks: AdamW has none."""
+    model = tiny_model()
+    layers = [name for name in linear_layers(model) if "blocks." in name]
+    add_adapter(model, LoraSettings(rank=2), layers, generator=torch.Generator().manual_seed(1))
+    optimizer = build_optimizer(model, TrainSettings(steps=1, optimizer="muon", muon_learning_rate=0.5))
+    assert list(optimizer.parts) == ["muon"]
+    optimizer.set_learning_rate(0.5)
+    assert optimizer.learning_rate == 0.25
+    assert set(optimizer.names.values()) == {n for n, p in model.named_parameters() if p.requires_grad}
 
 
 def test_muon_finds_the_blocks_of_heads_and_of_translators():

@@ -132,7 +132,7 @@ class Optimizer:
 
     @property
     def learning_rate(self) -> float:
-        """The last step's learning rate, of AdamW beside Muon; for L-BFGS the step length."""
+        """The last step's learning rate, of AdamW if it is beside Muon; for L-BFGS the step length."""
         return float(self.groups[0]["lr"])
 
     @property
@@ -211,7 +211,7 @@ def build_optimizer(model: nn.Module, settings: TrainSettings) -> Optimizer:
     if s.optimizer == "sgd":
         fused = fused and not is_spread(first)  # PyTorch has no fused SGD of distributed tensors
         parts["sgd"] = torch.optim.SGD(groups, lr=s.learning_rate, momentum=s.momentum, fused=fused)
-    else:
+    elif groups:  # of an adapter, Muon trains all
         betas = (s.beta1, s.beta2)
         parts["adamw"] = torch.optim.AdamW(
             groups, lr=s.learning_rate, betas=betas, eps=s.epsilon, fused=fused
