@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.run.conftest import write_corpus, write_recipe
-from tests.run.tasks.test_lora_tasks import CASES
+from tests.run.tasks.test_instruction import recipe_in
+from tests.run.tasks.test_lora_tasks import CASES, Case
+from tests.run.tasks.test_preference import preference_recipe
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.state_dict_loader import load
 
@@ -136,13 +139,20 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+TALKS = [
+    Case(partial(recipe_in, family="gpt2")),
+    Case(partial(recipe_in, family="rnn")),
+    Case(preference_recipe),
+]
+
+
 def test_two_ranks_train_every_objective_as_one(place: Path, rng: random.Random) -> None:
     """Adapters or all weights of every family, with dropout, gradients of half a batch and any sharding.
 
     A checkpoint that the ranks wrote in parts has the weights of the finished model.
     """
     runs, ones = [], []
-    for i, case in enumerate(CASES.values()):
+    for i, case in enumerate([*CASES.values(), *TALKS]):
         folder = place / str(i)
         folder.mkdir()
         recipe = case.write(folder)

@@ -208,7 +208,7 @@ def _reference(trainer: Trainer, start: Path, tokenizer: Tokenizer) -> Iterator[
     if names:
         choose_adapter(trainer.model, None)
         try:
-            with evaluating(trainer.model):
+            with evaluating(trainer.model), trainer.gathered():
                 yield trainer.model
         finally:
             choose_adapter(trainer.model, names[0])
