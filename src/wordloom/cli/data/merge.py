@@ -15,9 +15,9 @@ def merge(
     folder: Annotated[Path, Argument(help="The folder that all tasks of `data prepare --out` wrote.")],
     json: options.JSON = False,
 ) -> None:
-    """Check that all tasks of a folder are complete, and join their shares.
+    """Join the shares of a corpus that all tasks of `data prepare` wrote.
 
-    The command writes an index and copies no tokens.  A recipe names the folder as data.train.
+    The command checks that all are complete, writes an index, and copies no tokens.  A recipe names the folder as data.train.
     """
     from wordloom.data.shards.merge import merge_shares
 
