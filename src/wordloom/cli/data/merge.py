@@ -15,7 +15,7 @@ def merge(
     folder: Annotated[Path, Argument(help="The folder that all tasks of `data prepare --out` wrote.")],
     json: options.JSON = False,
 ) -> None:
-    """Join the shares of a corpus that all tasks of `data prepare` wrote.
+    """Join the shares that the tasks of `data prepare` wrote.
 
     The command checks that all are complete, writes an index, and copies no tokens.  A recipe names the folder as data.train.
     """
