@@ -380,7 +380,7 @@ def disk_use_of_others(folder: Path) -> int:
 
 
 def test_processes_share_a_cache(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")  # the process of the tests may be too large to copy
     failures = context.SimpleQueue()
     workers = [
         context.Process(target=use_cache, args=(tmp_path / "cache", SEED + n, failures)) for n in range(4)
