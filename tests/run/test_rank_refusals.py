@@ -1,4 +1,4 @@
-"""What several ranks do not train is refused before anything is written; which of them build the model."""
+"""Recipes that several ranks do not train are refused, and one rank of a machine builds the model."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def command(
     utilisation: float = option(
         0.4, "The share of the peak FLOP rate that the computation reaches.", min=0.01, max=1.0
     ),
-    memory: float | None = option(None, "The memory of a GPU in GB.", min=0.1),
+    memory: float | None = option(None, "The memory of a GPU in GiB.", min=0.1),
     flops: float | None = option(
         None, "The peak rate of a GPU in TFLOP/s, of dense products in the recipe's precision.", min=0.001
     ),
@@ -74,7 +74,7 @@ def command(
     if json:
         typer.echo(json_module.dumps(plan.as_dict()))
     else:
-        _print(plan, gpu or f"GPU of {memory:g} GB")
+        _print(plan, gpu or f"GPU of {memory:g} GiB")
 
 
 def _gpu(

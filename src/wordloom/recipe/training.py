@@ -100,11 +100,12 @@ class TrainSettings(Table):
     micro_batch_size: Annotated[int | None, _NotTranslation] = Field(None, ge=1)
     """Windows or rows per forward pass. By default the whole batch."""
     shard: Annotated[Literal["none", "full", "hybrid"], _StepByStep] = "none"
-    """What each rank of torchrun holds: all weights (none), a part of every weight (full), or a part that its
-    machine's ranks complete (hybrid)."""
+    """The weights on each rank of torchrun: all (none), a part of each, with the other parts on all other
+    ranks (full), or with the other parts on the ranks of its machine (hybrid)."""
     consolidate: Annotated[bool, _StepByStep] = False
-    """Whether the first rank of several gathers each checkpoint into an ordinary model folder while the
-    others wait. Else each rank writes its part in the background; only the finished model is gathered."""
+    """Gather each checkpoint of several ranks on the first rank and write an ordinary model folder; training
+    waits. By default, each rank writes its part while training goes on, and only the finished model is
+    gathered."""
     batch_tokens: Annotated[int, _Translation] = Field(4096, ge=1)
     """Target tokens of one batch of pairs; train.batch_size counts these batches."""
     label_smoothing: Annotated[float, _Translation] = Field(0.0, ge=0, lt=1)

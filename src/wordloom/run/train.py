@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from wordloom.errors import CheckpointError, DeviceError, NonFiniteError, RankError, RecipeError
-from wordloom.evaluate import signature
 from wordloom.files import sync_tree
 from wordloom.models.building.build import without_weights
 from wordloom.objectives import objective
 from wordloom.progress import RankProgress, TrainingProgress
-from wordloom.recipe import Recipe, TrainSettings, load_recipe
+from wordloom.recipe import Recipe, load_recipe
 from wordloom.recipe.reading import shipped_recipes
 from wordloom.run.folder import RunFolder, resumed_recipe
+from wordloom.run.hooks import add_hooks, check_metric, tensorboard
 from wordloom.run.models.heads import HEADS
 from wordloom.run.ranks import check_equal, describe, is_sent_weights, refuse_alone
+from wordloom.run.resuming import Resumed, check_facts, restore
 from wordloom.run.tasks.building import check_model, ways_to_tune
 from wordloom.run.tasks.causal import causal_task
 from wordloom.run.tasks.classifiers import classification_task
@@ -34,22 +34,18 @@ from wordloom.run.tasks.preference import preference_task
 from wordloom.run.tasks.sentence_embeddings import sentence_task
 from wordloom.run.tasks.task import Task, total_steps
 from wordloom.run.tasks.translation.task import translation_task
-from wordloom.run.views.watching import Watch, Watched, watched
-from wordloom.training import Evaluate, Log, Plan, Sample, Save, Trainer, make_plan, tune_allocator
+from wordloom.run.views.watching import watched
+from wordloom.training import Evaluate, Plan, Save, Trainer, make_plan, tune_allocator
 from wordloom.training.checkpoint import (
     checkpoint_steps,
-    environment_changes,
     latest_checkpoint,
     read_state,
-    write_checkpoint,
 )
-from wordloom.training.hooks import cut_metrics, finished_weights, saved_weights
+from wordloom.training.hooks import cut_metrics, saved_weights
 from wordloom.training.old_task import OldTaskLoss
 from wordloom.training.plan import TuningMemory, smaller
 from wordloom.training.ranks import Ranks, joined_ranks
-from wordloom.training.schedules import learning_rate_share
 from wordloom.training.stopping import sigterm_interrupts
-from wordloom.training.trainer import Hook
 from wordloom.weights.loading import weights_fingerprint
 
 
@@ -159,14 +155,6 @@ def _locked(
             return TrainResult(path, values["step"], values["total_steps"], stopped=True)
 
 
-class Resumed(NamedTuple):
-    """The checkpoint that a run continues from: its folder, tensors and plain values."""
-
-    checkpoint: Path
-    tensors: Mapping[str, torch.Tensor]
-    values: dict[str, Any]
-
-
 def _train(
     recipe: Recipe, run: RunFolder, resumed: Resumed | None, ranks: Ranks, progress: TrainingProgress
 ) -> TrainResult:
@@ -181,7 +169,7 @@ def _train(
     if (base := _base(recipe)) is not None:
         facts["base"] = weights_fingerprint(base)
     if resumed is not None:
-        _check_facts(facts, resumed.values, run.path)
+        check_facts(facts, resumed.values, run.path)
     if ranks.size > 1:
         check_equal(ranks, facts)
     trainer = Trainer(
@@ -206,15 +194,15 @@ def _train(
         progress.say(f"ranks       {ranks.size}, {describe(s.shard, ranks)}")
     plan = _plan(trainer, task, recipe, resumed, run.path, progress)
     if s.keep_best and s.best_metric != "loss" and resumed is None:
-        _check_metric(trainer, task)
-    writer = _tensorboard() if s.tensorboard and ranks.is_first else None
+        check_metric(trainer, task)
+    writer = tensorboard() if s.tensorboard and ranks.is_first else None
     views = watched(s.inspect, task.tokenizer, trainer.model) if ranks.is_first else []
     with ranks.together():
         if ranks.is_first:
             run.begin(recipe, task.ledger)
-    _add_hooks(trainer, recipe, run.path, task, old, plan, facts, writer, views, progress)
+    add_hooks(trainer, recipe, run.path, task, old, plan, facts, writer, views, progress)
     if resumed is not None:
-        _restore(trainer, resumed, progress)
+        restore(trainer, resumed, progress)
     if ranks.is_first:
         cut_metrics(run.path / "metrics.jsonl", -1 if resumed is None else trainer.step)
     ended = _run(trainer, progress)
@@ -327,87 +315,6 @@ def _with_plan(ways: TuningMemory, recipe: Recipe, plan: Plan) -> TuningMemory:
     return replace(ways, **{mine: plan.memory_bytes - plan.activation_bytes})
 
 
-def _add_hooks(
-    trainer: Trainer,
-    recipe: Recipe,
-    folder: Path,
-    task: Task,
-    old: Measured | None,
-    plan: Plan,
-    facts: dict[str, Any],
-    writer: Any,
-    views: Sequence[Watched],
-    progress: TrainingProgress,
-) -> None:
-    s, hooks = task.settings, list[Hook]()
-    if task.evaluate is not None:
-        signed = signature("validation", **task.scored, dtype=trainer.precision.mode)
-        progress.say(f"scores      {signed}")
-        hooks.append(Evaluate(task.evaluate, every=s.evaluate_every, signature=signed))
-    if task.sample is not None:
-        hooks.append(Sample(task.sample, every=s.sample_every))
-    if views:
-        hooks.append(Watch(views, s.evaluate_every, folder / "views"))
-    log = Log(
-        folder / "metrics.jsonl" if trainer.ranks.is_first else None,
-        every=s.log_every,
-        report=progress.update,
-        work=plan.work,
-        peak_flops=plan.peak_flops,
-        writer=None if writer is None else writer(str(folder / "tensorboard")),
-    )
-    hooks.append(log)
-    if old is not None and recipe.old_task is not None:  # after Log, which writes its loss, and before Save
-        signed = signature("old_loss", **old.scored, dtype=trainer.precision.mode)
-        always = recipe.old_task.every_evaluation or s.keep_best
-        hooks.append(OldTaskLoss(old.loss, log, always=always, signature=signed))
-
-    def save(trainer: Trainer, best_step: int | None) -> None:
-        write_checkpoint(
-            trainer,
-            folder,
-            write_model=task.save,
-            facts=facts,
-            keep_last=recipe.train.keep_last,
-            best_step=best_step,
-            # an adapter is small, and its tools know no parts
-            consolidate=recipe.train.consolidate or recipe.lora is not None,
-        )
-
-    hooks.append(Save(save, every=s.save_every, keep_best=s.keep_best, best_metric=s.best_metric))
-    trainer.hooks = hooks
-
-
-def _restore(trainer: Trainer, resumed: Resumed, progress: TrainingProgress) -> None:
-    """Load the state of the checkpoint, and report what has changed since it was saved."""
-    checkpoint, tensors, values = resumed
-    trainer.load_state_dict(tensors, {**values, "total_steps": trainer.total_steps})
-    trainer.last_checkpoint = str(checkpoint)
-    if (changes := environment_changes(trainer, values["environment"])) is not None:
-        progress.say(changes)
-    if (changed := _schedule_change(trainer.settings, values, trainer.total_steps)) is not None:
-        progress.say(changed)
-    progress.say(f"resuming at step {trainer.step:,} of {trainer.total_steps:,} from {checkpoint}")
-
-
-def _schedule_change(s: TrainSettings, saved: dict[str, Any], total: int) -> str | None:
-    """Return a message if a new budget would have changed the learning rate of steps already done."""
-    done, before = saved["step"], saved["total_steps"]
-    if not done or before == total or s.optimizer == "lbfgs":
-        return None
-    then = s.model_copy(update={"epochs": saved["recipe"]["train"].get("epochs")})
-    had = s.learning_rate * learning_rate_share(done - 1, before, then)
-    has = s.learning_rate * learning_rate_share(done - 1, total, s)
-    following = s.learning_rate * learning_rate_share(done, total, s)
-    if had == has:
-        return None
-    return (
-        f"the schedule '{s.schedule}' now ends at step {total:,}, not {before:,}: step {done:,} had a "
-        f"learning rate of {had:.3g}, and the next one has {following:.3g}. A run begun with {total:,} steps "
-        "ends with other weights; for these, choose another --out and leave out --resume"
-    )
-
-
 def _run(trainer: Trainer, progress: TrainingProgress) -> str:
     """Run the loop under a progress bar; return "done" or "stopped"."""
     progress.start(total=trainer.total_steps, done=trainer.step)
@@ -440,19 +347,6 @@ TASKS: dict[str, Callable[[Recipe, Path | None, TrainingProgress], Task]] = {
 }
 
 
-def _check_metric(trainer: Trainer, task: Task) -> None:
-    """Raise RecipeError before training if evaluations lack the metric of train.keep_best."""
-    metrics: Any = ()
-    if task.evaluate is not None:
-        with finished_weights(trainer) as model, trainer.precision.autocast():
-            metrics = task.evaluate(model)
-    if task.settings.best_metric not in metrics:
-        raise RecipeError(
-            f"train.best_metric {task.settings.best_metric!r} is not evaluated on the validation part of "
-            f"this run; allowed: {', '.join(metrics) or 'none, since nothing is held out'}"
-        )
-
-
 def _finish(trainer: Trainer, folder: Path, recipe: Recipe, task: Task, progress: TrainingProgress) -> None:
     """Save the finished model in the run's folder: the last weights, their average, or the best."""
     save_hook = next(hook for hook in trainer.hooks if isinstance(hook, Save))
@@ -479,30 +373,3 @@ def _finish(trainer: Trainer, folder: Path, recipe: Recipe, task: Task, progress
         if isinstance(hook, OldTaskLoss):
             write_losses(hook, folder, step, progress)
     sync_tree(folder)
-
-
-def _tensorboard() -> Any:
-    """Return the class that writes TensorBoard files."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise RecipeError(
-            "train.tensorboard needs the package tensorboard: pip install 'wordloom[tensorboard]'"
-        ) from None
-    return SummaryWriter
-
-
-# Facts in a checkpoint that must not change before the run resumes.
-_FACTS = {
-    "data": "the training text",
-    "tokenizer": "the tokenizer",
-    "base": "the model that the run starts from",
-}
-
-
-def _check_facts(facts: dict[str, Any], saved: dict[str, Any], folder: Path) -> None:
-    for key, what in _FACTS.items():
-        if key in saved and facts.get(key) != saved[key]:
-            raise CheckpointError(
-                f"{what} is not the one {folder} was trained with; restore it, or choose another --out"
-            )

@@ -32,7 +32,7 @@ class BackgroundSave:
         # messages of the threads must not mix with those of training
         self._ranks = replace(ranks, group=dist.new_group(backend="gloo"))
         self._thread: threading.Thread | None = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     def start(self, tensors: dict[str, Tensor], folder: Path, finish: Callable[[PartFiles], None]) -> None:
         """Copy ``tensors`` to main memory, write them into ``folder``, and call ``finish`` in the background.
@@ -51,7 +51,7 @@ class BackgroundSave:
     def _run(self, finish: Callable[[PartFiles], None], files: PartFiles) -> None:
         try:
             finish(files)
-        except Exception as error:
+        except BaseException as error:  # also those of PyTorch's that are no Exception
             self._error = error  # raised by wait
 
     @property
@@ -93,7 +93,7 @@ class PartFiles:
                 raise reason from None
             if not self.ranks.is_first:
                 raise RankError(str(reason)) from reason
-            raise CheckpointError(f"rank {rank}: {reason}") from reason
+            raise CheckpointError(f"rank {rank}: {reason}") from None
         own = self._name(self.ranks.rank)
         digests = torch.zeros(self.ranks.size, 32, dtype=torch.uint8)
         with self.ranks.together():

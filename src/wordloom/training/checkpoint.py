@@ -14,6 +14,7 @@ import platform
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,7 +56,9 @@ def write_checkpoint(
     checkpoints stay.
     """
     trainer.finish_saving()
-    saving = _Saving(trainer, run, write_model, facts, keep_last, best_step)
+    saving = _Saving(
+        trainer, run, write_model=write_model, facts=facts, keep_last=keep_last, best_step=best_step
+    )
     if saving.final.exists():  # stopped right after a resume: the checkpoint is equal to the bit
         trainer.last_checkpoint = str(saving.final)
         return
@@ -66,28 +69,30 @@ def write_checkpoint(
         saving.write_parts()
 
 
+@dataclass
 class _Saving:
-    """The writing of one checkpoint: into a temporary folder, which gets its name when it is complete."""
+    """The writing of one checkpoint: into a temporary folder, which gets its name when it is complete.
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        run: Path,
-        write_model: Callable[[Any, Path], None],
-        facts: dict[str, Any],
-        keep_last: int,
-        best_step: int | None,
-    ) -> None:
-        self.final = run / "checkpoints" / f"step-{trainer.step}"
+    The arguments are those of :func:`write_checkpoint`.
+    """
+
+    trainer: Trainer
+    run: Path
+    _: KW_ONLY
+    write_model: Callable[[Any, Path], None]
+    facts: dict[str, Any]
+    keep_last: int
+    best_step: int | None
+
+    def __post_init__(self) -> None:
+        self.final = self.run / "checkpoints" / f"step-{self.trainer.step}"
         self._temporary = self.final.with_name(f".writing-{self.final.name}")
-        self._trainer, self._run, self._write_model, self._facts = trainer, run, write_model, facts
-        self._keep_last, self._best_step = keep_last, best_step
 
     def write_whole(self) -> None:
         """Write an ordinary model folder on the first rank."""
-        ranks = self._trainer.ranks
-        tensors, values = self._trainer.state_dict()
-        with self._trainer.whole_model() as model, ranks.together():
+        ranks = self.trainer.ranks
+        tensors, values = self.trainer.state_dict()
+        with self.trainer.whole_model() as model, ranks.together():
             if ranks.is_first:
                 with self._refused():
                     self._begin(model)
@@ -98,7 +103,7 @@ class _Saving:
 
     def write_parts(self) -> None:
         """Copy the parts of all ranks, and start to write them."""
-        trainer, ranks = self._trainer, self._trainer.ranks
+        trainer, ranks = self.trainer, self.trainer.ranks
         weights = {f"{WEIGHT}{name}": tensor for name, tensor in trainer.weight_tensors().items()}
         tensors, values = weights | trainer.state_tensors(), trainer.state_values()
         with ranks.together():
@@ -121,11 +126,11 @@ class _Saving:
     def _begin(self, model: Any) -> None:
         self._temporary.parent.mkdir(parents=True, exist_ok=True)
         _discard(self._temporary)
-        self._write_model(model, self._temporary)
+        self.write_model(model, self._temporary)
         (self._temporary / "trainer").mkdir()
 
     def _publish(self, values: dict[str, Any], hashes: Mapping[str, str] | None = None) -> None:
-        values = {**values, "environment": environment(self._trainer), **self._facts}
+        values = {**values, "environment": environment(self.trainer), **self.facts}
         write_state(self._temporary, values, hashes)
         publish_folder(self._temporary, self.final)
 
@@ -139,14 +144,14 @@ class _Saving:
             reason = error.__cause__ or error  # save_model names its folder, which is gone now
             raise CheckpointError(
                 f"could not write checkpoint {self.final}: {reason}; the last good one is "
-                f"{self._trainer.last_checkpoint or 'none'}. Free some space and resume"
+                f"{self.trainer.last_checkpoint or 'none'}. Free some space and resume"
             ) from None
 
     def _end(self, ranks: Ranks) -> None:
-        self._trainer.last_checkpoint = str(self.final)
+        self.trainer.last_checkpoint = str(self.final)
         if ranks.is_first:
-            for step in checkpoint_steps(self._run)[: -self._keep_last]:
-                if step != self._best_step:
+            for step in checkpoint_steps(self.run)[: -self.keep_last]:
+                if step != self.best_step:
                     _discard(self.final.with_name(f"step-{step}"))
 
 

@@ -17,7 +17,8 @@ def merge(
 ) -> None:
     """Join the shares that the tasks of `data prepare` wrote.
 
-    The command checks that all are complete, writes an index, and copies no tokens.  A recipe names the folder as data.train.
+    The command checks that all are complete, writes an index, and copies no tokens.  A recipe names the
+    folder as data.train.
     """
     from wordloom.data.shards.merge import merge_shares
 

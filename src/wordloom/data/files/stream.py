@@ -261,9 +261,8 @@ def text_blocks(
     """
     head, held, offset = b"", b"", first_byte(source)
     for block in blocks(source, meter):
-        if len(head) < _SNIFF and not (
-            source.span and source.span[0]
-        ):  # the first block of a pipe may be a few bytes
+        inside = source.span is not None and source.span[0] > 0
+        if len(head) < _SNIFF and not inside:  # the first block of a pipe may be a few bytes
             head += block[:_SNIFF]
             refuse_binary(head, source, bytes_allowed=bytes_allowed)
         raw = held + block

@@ -80,7 +80,7 @@ class _Map(NamedTuple):
 class MappedFiles:
     """Memory maps of local files, of which a limited number is open at a time.
 
-    The system is told that reads are random: otherwise it reads megabytes around a window of some kilobytes.
+    Reads of windows are announced as random.  Without that, the system reads megabytes for each window.
     """
 
     def __init__(self) -> None:

@@ -73,7 +73,14 @@ class JoinedPart:
 
 @dataclass(frozen=True, kw_only=True)
 class Index:
-    """What :data:`INDEX` holds; ``dtype`` is the type of the ids, and ``tokenizer`` is a fingerprint."""
+    """The index of a merged folder: the content of its file :data:`INDEX`.
+
+    Attributes:
+        tokenizer: the fingerprint of the tokenizer.
+        vocab_size, eos_id, pad_id: those of the tokenizer.
+        dtype: the type of the token ids.
+        parts: the shares of each part of the corpus.
+    """
 
     tokenizer: str
     vocab_size: int

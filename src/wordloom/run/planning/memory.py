@@ -240,9 +240,8 @@ class Walk:
         self.take(kind, h * matrix)
         if h != 4:  # products of 16 bits are added up in float32
             self.take(kind, 4 * matrix)
-        if (
-            chunks > 1
-        ):  # while a chunk is computed, there is still the error and the product of the one before
+        if chunks > 1:
+            # the error and the product of a chunk stay while the next one is computed
             before = h * matrix if h == 4 and chunks > 2 else 0
             self.touch(kind, before + max(h * matrix, 4 * rows * V * (1 if h == 4 else 2)))
         # in the end, both gradients are left

@@ -119,7 +119,7 @@ class BlockShape:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """What a plan needs to know of a model.
+    """The sizes of a model that decide its memory and speed.
 
     Attributes:
         config: the model's config.
