@@ -1,7 +1,7 @@
 """Train the runs of a JSON file, one after another; torchrun starts this on every rank.
 
 ``"rank 0"`` and ``"rank 1"`` of a run hold settings of one rank alone, and ``"limit"`` the largest file that
-rank 0 can write.  With ``"held"``, a file, rank 1 writes no checkpoint before that file is there.
+rank 0 can write.  With ``"held"``, a folder, rank 1 writes a checkpoint when a file of its name is there.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ def main(path: Path) -> None:
         train(run["recipe"], settings, out=run["out"], start_from=run["start"], resume=run["resume"])
 
 
-def hold_checkpoints(until: Path) -> None:
+def hold_checkpoints(released: Path) -> None:
     write = HuggingFaceStorageWriter.write_data
 
     def write_later(self: Any, *args: Any) -> Any:
-        while not until.exists():
+        name = Path(self.path).parents[1].name.removeprefix(".writing-")
+        while not (released / name).exists():
             time.sleep(0.02)
         return write(self, *args)
 

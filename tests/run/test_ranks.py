@@ -240,30 +240,48 @@ def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
 def test_a_killed_rank_ends_the_job_and_nothing_is_lost(place: Path, rng: random.Random) -> None:
     """In a save, and at any moment; the resumed run has the bytes of an uninterrupted one.
 
-    Training goes on while a checkpoint is written.
+    Training goes on while a checkpoint is written, which has the weights of its step nevertheless.
     """
     recipe, run = write_recipe(place, write_corpus(place)), place / "killed"
     given = ["train.shard=full", "train.save_every=4", "train.log_every=1", "train.keep_last=9"]
     on_ranks(2, place, run_of(recipe, place / "whole", *given))
-    process = started(place, recipe, run, *given, held=str(place / "never"))
-    while not (run / "metrics.jsonl").exists() or lines(run)[-1:] == [] or lines(run)[-1]["step"] < 8:
-        assert process.poll() is None
-        time.sleep(0.02)
+    process = started(place, recipe, run, *given, held=str(place / "released"))
+    wait_for_step(run, 8, process)
     assert [path.name for path in (run / "checkpoints").iterdir()] == [".writing-step-4"]
+    (place / "released").mkdir()
+    (place / "released" / "step-4").touch()
+    wait_for(run / "checkpoints" / "step-4", process)
+    assert_equal_parts(place / "whole" / "checkpoints" / "step-4", run / "checkpoints" / "step-4")
+    wait_for_step(run, 12, process)
+    assert (run / "checkpoints" / ".writing-step-8").exists()
     kill_one(process, rng)
     assert process.wait(60) != 0
     process = started(place, recipe, run, *given, resume=True)
-    wait_for(run / "checkpoints" / f"step-{rng.choice([4, 8, 12])}", process)
+    wait_for(run / "checkpoints" / f"step-{rng.choice([8, 12])}", process)
     time.sleep(rng.random())
     killed = kill_one(process, rng)
     process.wait(60)
     assert not killed or process.returncode != 0 or (run / "model.safetensors").exists()
     on_ranks(2, place, run_of(recipe, run, *given, resume=True))
-    last = place / "whole" / "checkpoints" / "step-24" / "trainer" / "ranks"
-    files = [place / "whole" / "model.safetensors", *last.iterdir()]
-    assert len(files) == 3
-    for path in files:
-        assert (run / path.relative_to(place / "whole")).read_bytes() == path.read_bytes(), path
+    assert_equal_parts(place / "whole" / "checkpoints" / "step-24", run / "checkpoints" / "step-24")
+    assert (run / "model.safetensors").read_bytes() == (place / "whole" / "model.safetensors").read_bytes()
+
+
+def assert_equal_parts(one: Path, other: Path) -> None:
+    """The files of both ranks have the same bytes."""
+    names = sorted(path.name for path in (one / "trainer" / "ranks").iterdir())
+    assert len(names) == 2
+    for name in names:
+        wanted, found = (place / "trainer" / "ranks" / name for place in (one, other))
+        assert found.read_bytes() == wanted.read_bytes(), found
+
+
+def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes]) -> None:
+    while (
+        not (run / "metrics.jsonl").exists() or max((line["step"] for line in lines(run)), default=0) < step
+    ):
+        assert process.poll() is None
+        time.sleep(0.02)
 
 
 def kill_one(process: subprocess.Popen[bytes], rng: random.Random) -> bool:
