@@ -113,7 +113,7 @@ def simulated_bytes(case: dict[str, Any]) -> int:
                 model.tie_weights()
             loss_of = LossOf(model, causal_lm)
             if mesh is not None:
-                shard_model(loss_of, mesh, low_precision=settings.precision == "bf16")
+                shard_model(loss_of, mesh, Ranks(0, N), low_precision=settings.precision == "bf16")
             if settings.gradient_checkpointing:
                 checkpoint_blocks(model)
             optimizer = build_optimizer(model, settings)
