@@ -10,6 +10,7 @@ from wordloom.data import IGNORE, CausalBatch
 from wordloom.errors import EvaluationError
 from wordloom.evaluate import evaluate_batches
 from wordloom.objectives import Loss, causal_lm
+from wordloom.training.ranks import Ranks
 
 
 def batch_of(rows, seed, scored=1.0):
@@ -49,6 +50,28 @@ def test_ranks_add_up(llama):
     assert rest.interval == pytest.approx(whole.interval, rel=1e-6)
     assert rest.signature == whole.signature
     assert "|ci:24-batches|" in whole.signature
+
+
+def test_ranks_call_the_model_equally_often_and_score_each_batch_once(rng):
+    for _ in range(20):
+        values, size = [rng.random() for _ in range(rng.randrange(1, 30))], rng.randrange(1, 9)
+        calls, totals = [], []
+
+        def one(model, value, calls=calls):
+            calls[-1] += 1
+            return Loss(torch.tensor(value, dtype=torch.float64), torch.tensor(1))
+
+        def add(sums, totals=totals):
+            totals.append(sums)
+            return sum(totals)
+
+        for rank in range(size):
+            calls.append(0)
+            own, others = Ranks(rank, size).divided(values)
+            score = evaluate_batches(torch.nn.Linear(1, 1), one, own, unscored=others, reduce=add)
+        assert set(calls) == {-(-len(values) // size)}
+        assert score.value == pytest.approx(sum(values) / len(values), rel=1e-12)
+        assert int(sum(totals)[0]) == len(values)
 
 
 def test_dropout_is_off_and_training_goes_on(llama):

@@ -183,7 +183,7 @@ def test_non_finite_loss_stops_before_the_optimizer_step(tiny_model, batches, se
 
 
 def test_a_validation_loss_that_is_no_number_stops_the_run(tiny_model, batches, settings):
-    hooks = [Evaluate(lambda model: {"loss": math.nan if trainer.step > 2 else 1.0}, every=2)]
+    hooks = [Evaluate(lambda model, ranks: {"loss": math.nan if trainer.step > 2 else 1.0}, every=2)]
     trainer = Trainer(tiny_model(), causal_lm, batches, settings(), total_steps=12, seed=1, hooks=hooks)
     trainer.last_checkpoint = "runs/x/checkpoints/step-2"
     with pytest.raises(NonFiniteError, match=r"step 4: the validation loss is nan\. .*step-2\. Lower train"):

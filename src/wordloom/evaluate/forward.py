@@ -74,16 +74,20 @@ def evaluate_batches(
     name: str = "loss",
     settings: Mapping[str, object] | None = None,
     reduce: Callable[[Tensor], Tensor] | None = None,
+    unscored: Iterable[Any] = (),
 ) -> Score:
     """Return the total of the objective over its count, each summed over ``batches``.
 
     From 20 batches on, the score has an interval over batches.  ``settings`` go into the signature.
     ``reduce`` sums a float64 tensor over ranks that each hold a part of the batches (an all-reduce).  The
-    caller's autocast sets the precision.
+    model also reads ``unscored``: ranks that share out its weights must call it equally often.  The caller's
+    autocast sets the precision.
 
     Raises EvaluationError if nothing is scored.
     """
     statistics = RatioStatistics()
+    for _ in forward_passes(model, unscored, lambda batch: objective(model, batch)):
+        pass
     for _, loss in forward_passes(model, batches, lambda batch: objective(model, batch)):
         statistics += RatioStatistics.of_one(float(loss.total), float(loss.count))
     if reduce is not None:

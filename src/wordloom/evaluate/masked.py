@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from wordloom.data.batches.causal import IGNORE
 from wordloom.data.batches.masked import Marks, MaskedBatch
 from wordloom.errors import EvaluationError, NonFiniteError
 from wordloom.evaluate.forward import dtype_name, forward_passes
+from wordloom.evaluate.likelihood import Ids
 from wordloom.evaluate.reading import Reader, tokenizer_name
 from wordloom.evaluate.score import (
     RatioStatistics,
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from wordloom.text import Specials, Tokenizer
 
 _BATCH_TOKENS = 1 << 14
+_POOL = 1 << 10  # sequences whose copies of equal length are read together
 _DAMAGED = "the model gives no finite probability; its weights are damaged, or --dtype is too narrow for them"
 
 
@@ -42,12 +46,19 @@ def mask_id_of(model: Any, tokenizer: Tokenizer) -> int | None:
     return tokenizer.mask_id if empty is None else empty
 
 
-def masked_scores(model: Any, batches: Iterable[MaskedBatch], *, settings: dict[str, object]) -> Scores:
+def masked_scores(
+    model: Any,
+    batches: Iterable[MaskedBatch],
+    *,
+    settings: dict[str, object],
+    reduce: Callable[[Tensor], Tensor] | None = None,
+    unscored: Iterable[MaskedBatch] = (),
+) -> Scores:
     """Return ``masked_loss`` (nats per masked token), ``masked_perplexity`` and ``masked_accuracy``.
 
     Pairs also have ``next_sentence_loss`` and ``next_sentence_accuracy``. ``loss`` is the sum of the losses.
-    Accuracies have Wilson's intervals, over masked tokens or pairs. Raises EvaluationError if no token is
-    masked.
+    Accuracies have Wilson's intervals, over masked tokens or pairs. ``reduce`` and ``unscored`` are those of
+    :func:`wordloom.evaluate.evaluate_batches`. Raises EvaluationError if no token is masked.
     """
 
     def batch_sums(batch: MaskedBatch) -> _MaskedSums:
@@ -60,8 +71,12 @@ def masked_scores(model: Any, batches: Iterable[MaskedBatch], *, settings: dict[
         logits = model.next_sentence(model.pooled(states).pooler_output).float()  # [B, 2]
         return _MaskedSums(*sums[:3], *_sums_of(logits, (~batch.is_next).long()))
 
-    parts = [part for _, part in forward_passes(model, batches, batch_sums)]
-    sums = _MaskedSums(*map(sum, zip(*parts, strict=True))) if parts else _MaskedSums(0.0, 0, 0)
+    for _ in forward_passes(model, unscored, batch_sums):
+        pass
+    total = torch.zeros(len(_MaskedSums._fields), dtype=torch.float64)
+    for _, part in forward_passes(model, batches, batch_sums):
+        total += torch.tensor(part, dtype=torch.float64)
+    sums = _MaskedSums.of(total if reduce is None else reduce(total))
     if not sums.masked:
         raise EvaluationError("no token is masked; raise masking.share, or give more text")
     loss = sums.nats / sums.masked
@@ -95,8 +110,14 @@ class _MaskedSums(NamedTuple):
     pair_right: int = 0
     pairs: int = 0
 
+    @classmethod
+    def of(cls, sums: Tensor) -> _MaskedSums:
+        """Return the six sums of a float64 tensor."""
+        nats, right, masked, pair_nats, pair_right, pairs = sums.tolist()
+        return cls(nats, int(right), int(masked), pair_nats, int(pair_right), int(pairs))
 
-def _sums_of(logits: torch.Tensor, targets: torch.Tensor) -> tuple[float, int, int]:
+
+def _sums_of(logits: Tensor, targets: Tensor) -> tuple[float, int, int]:
     """Return the nats, the right predictions and the number of n targets, from logits [n, C]."""
     nats = float(F.cross_entropy(logits, targets, reduction="sum"))
     return nats, int((logits.argmax(-1) == targets).sum()), len(targets)
@@ -133,11 +154,7 @@ def pseudo_perplexity(
         raise EvaluationError(
             f"window {window} does not fit the model; allowed: 3 to its max_seq_len {longest}"
         )
-    if not model.config.masked_lm_head:
-        raise EvaluationError("the model was saved without its head for masked tokens")
-    mask = mask_id_of(model, tokenizer)
-    if mask is None:
-        raise EvaluationError("the tokenizer has no mask token; give the one the model was trained with")
+    mask = require_masked_head(model, tokenizer)
     marks, reader = Marks.of(tokenizer), Reader(tokenizer, start="none", end="none", specials=specials)
     rows = batch_size or max(1, _BATCH_TOKENS // window)
     statistics, unknown, done = RatioStatistics(), 0, 0
@@ -145,7 +162,7 @@ def pseudo_perplexity(
         total, count = 0.0, 0
         for at in range(0, len(text.sequence), window - 2):
             ids = np.concatenate([[marks.cls], text.sequence[at : at + window - 2], [marks.sep]])
-            for nats in _masked_in_turn(model, ids, mask, rows):
+            for nats in _masked_in_turn(model, ids[None], mask, rows):
                 total += float(nats.sum())
                 if not math.isfinite(total):
                     raise NonFiniteError(_DAMAGED)
@@ -172,25 +189,62 @@ def pseudo_perplexity(
     return Scores(scores, counts, reader.notes())
 
 
+def require_masked_head(model: Any, tokenizer: Tokenizer) -> int:
+    """Return the id of the mask token; raises EvaluationError without it, or without the model's head."""
+    if not model.config.masked_lm_head:
+        raise EvaluationError("the model was saved without its head for masked tokens")
+    mask = mask_id_of(model, tokenizer)
+    if mask is None:
+        raise EvaluationError("the tokenizer has no mask token; give the one the model was trained with")
+    return mask
+
+
+def pseudo_likelihoods(
+    model: Any, tokenizer: Tokenizer, sequences: Iterable[Ids], *, rows: int | None = None
+) -> Iterator[float]:
+    """Yield minus the pseudo-log-likelihood of each sequence of tokens, in nats and in order.
+
+    A sequence is read between the tokenizer's marks, which are not scored. ``rows`` masked copies are read at
+    once; None: about 16,384 tokens.
+    """
+    mask, marks = require_masked_head(model, tokenizer), Marks.of(tokenizer)
+    waiting = iter(sequences)
+    while pool := list(islice(waiting, _POOL)):
+        nats = dict[int, float]()
+        by_length = sorted(range(len(pool)), key=lambda i: len(pool[i]))
+        for length, group in groupby(by_length, key=lambda i: len(pool[i])):
+            numbers = list(group)
+            ids = np.stack([np.concatenate([[marks.cls], pool[i], [marks.sep]]) for i in numbers])
+            parts = list(_masked_in_turn(model, ids, mask, rows or max(1, _BATCH_TOKENS // (length + 2))))
+            sums = torch.cat(parts).double().view(len(numbers), length).sum(1)
+            nats.update(zip(numbers, sums.tolist(), strict=True))
+        yield from (nats[i] for i in range(len(pool)))
+
+
 class _TurnBatch(NamedTuple):
     """Copies of a text [B, T], each with one masked token; its position [B] and its id [B]."""
 
-    tokens: torch.Tensor
-    positions: torch.Tensor
-    targets: torch.Tensor
+    tokens: Tensor
+    positions: Tensor
+    targets: Tensor
 
 
-def _masked_in_turn(model: Any, ids: np.ndarray, mask: int, rows: int) -> Iterator[torch.Tensor]:
-    """Yield -log p of each of ``ids`` except the first and last, given all others, ``rows`` at a time."""
-    text = torch.as_tensor(ids, dtype=torch.int64)
+def _masked_in_turn(model: Any, ids: np.ndarray, mask: int, rows: int) -> Iterator[Tensor]:
+    """Yield -log p of each token of the texts ``ids`` [N, T], given all others of its text.
+
+    The first and the last of a text are not scored. Results are of ``rows`` tokens at a time, text by text.
+    """
+    texts = torch.as_tensor(ids, dtype=torch.int64)
+    N, T = texts.shape
 
     def batches() -> Iterator[_TurnBatch]:
-        for positions in torch.split(torch.arange(1, len(ids) - 1), rows):
-            tokens = text.repeat(len(positions), 1)  # [B, T]
-            tokens[torch.arange(len(positions)), positions] = mask
-            yield _TurnBatch(tokens, positions, text[positions])
+        for each in torch.split(torch.arange(N * (T - 2)), rows):
+            text, positions = each // (T - 2), 1 + each % (T - 2)
+            tokens = texts[text]  # [B, T]
+            tokens[torch.arange(len(each)), positions] = mask
+            yield _TurnBatch(tokens, positions, texts[text, positions])
 
-    def nats(batch: _TurnBatch) -> torch.Tensor:
+    def nats(batch: _TurnBatch) -> Tensor:
         row = torch.arange(len(batch.tokens), device=batch.tokens.device)
         states = model.hidden(batch.tokens)[row, batch.positions]  # [B, D]
         logits = model.lm_head(model.mlm_hidden(states)).float()  # [B, V]

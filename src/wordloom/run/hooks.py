@@ -77,7 +77,7 @@ def check_metric(trainer: Trainer, task: Task) -> None:
     metrics: Any = ()
     if task.evaluate is not None:
         with finished_weights(trainer) as model, trainer.precision.autocast():
-            metrics = task.evaluate(model)
+            metrics = task.evaluate(model, trainer.ranks)
     if task.settings.best_metric not in metrics:
         raise RecipeError(
             f"train.best_metric {task.settings.best_metric!r} is not evaluated on the validation part of "

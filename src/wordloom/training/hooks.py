@@ -24,6 +24,7 @@ from wordloom.files import write_text
 from wordloom.nn.evaluating import evaluating
 from wordloom.recipe.training import HIGHER
 from wordloom.training.plan import Work
+from wordloom.training.ranks import Ranks
 from wordloom.training.trainer import Hook, StepRecord, Trainer
 
 
@@ -63,12 +64,12 @@ def saved_weights(trainer: Trainer) -> Iterator[Any]:
 class Evaluate(Hook):
     """A hook that evaluates every ``every`` steps and at the end.
 
-    It puts the metrics that ``function(model)`` returns, except undefined (NaN) ones, and their ``signature``
-    into the step's record. ``metrics`` are those of the last evaluation.
+    It puts the metrics that ``function(model, ranks)`` returns, except undefined (NaN) ones, and their
+    ``signature`` into the step's record. ``metrics`` are those of the last evaluation.
     Raises NonFiniteError for a loss that is not finite.
     """
 
-    function: Callable[[Any], dict[str, float]]
+    function: Callable[[Any, Ranks], dict[str, float]]
     _: KW_ONLY
     every: int
     signature: str = ""
@@ -80,7 +81,7 @@ class Evaluate(Hook):
             return
         began = time.perf_counter()
         with finished_weights(trainer) as model, trainer.precision.autocast():
-            evaluated = self.function(model)
+            evaluated = self.function(model, trainer.ranks)
         metrics = {
             name: value for name, value in evaluated.items() if name == "loss" or not math.isnan(value)
         }

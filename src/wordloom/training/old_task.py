@@ -13,6 +13,7 @@ from wordloom.data.batches.mixed import MixedBatch
 from wordloom.nn.dropout import samples_of_rows
 from wordloom.objectives import Loss, Objective
 from wordloom.training.hooks import Log, finished_weights
+from wordloom.training.ranks import Ranks
 from wordloom.training.trainer import Hook, StepRecord, Trainer, scored_items
 
 
@@ -53,12 +54,12 @@ class WithOldTask:
 
 @dataclass(eq=False)
 class OldTaskLoss(Hook):
-    """A hook that measures the old task's mean loss, ``function(body)``, at the start and at the end.
+    """A hook that measures the old task's mean loss, ``function(body, ranks)``, at the start and at the end.
 
     With ``always``, it also measures at every evaluation of the new task.
     """
 
-    function: Callable[[Any], float]
+    function: Callable[[Any, Ranks], float]
     log: Log
     _: KW_ONLY
     always: bool = False
@@ -76,7 +77,7 @@ class OldTaskLoss(Hook):
     def _measure(self, trainer: Trainer) -> None:
         began = time.perf_counter()
         with finished_weights(trainer) as model, trainer.precision.autocast():
-            loss = self.losses[trainer.step] = self.function(body_of(model))
+            loss = self.losses[trainer.step] = self.function(body_of(model), trainer.ranks)
         seconds = round(time.perf_counter() - began, 3)
         line = {"kind": "old_task", "step": trainer.step, "loss": loss, "seconds": seconds}
         self.log.write(trainer, {**line, "signature": self.signature})

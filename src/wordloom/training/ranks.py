@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from wordloom.errors import RankError
+
+Item = TypeVar("Item")
 
 
 class Part(NamedTuple):
@@ -62,6 +64,12 @@ class Ranks:
             Part(start + first, stop - first) if stop > first else Part(min(start, samples - 1), 1, idle=True)
             for first, stop in pairwise(edges)
         ]
+
+    def divided(self, items: Sequence[Item]) -> tuple[Sequence[Item], Sequence[Item]]:
+        """Return the items of this rank, and those that it reads too, so that all ranks read as many."""
+        own = items[self.rank :: self.size]
+        longest = -(-len(items) // self.size)
+        return own, items[: longest - len(own)]
 
     def summed(self, tensor: Tensor) -> Tensor:
         """Return the sum of a tensor over all ranks."""

@@ -33,6 +33,7 @@ from wordloom.training.checkpoint import (
 )
 from wordloom.training.hooks import Evaluate, Log, cut_metrics
 from wordloom.training.plan import Costs
+from wordloom.training.ranks import Ranks
 from wordloom.training.trainer import Hook, StepRecord, Trainer
 
 SETTINGS = "settings.json"
@@ -134,7 +135,7 @@ def _trainer(
     )
     parameters = used_parameters(model, facts)
 
-    def evaluate(model: Any) -> dict[str, float]:
+    def evaluate(model: Any, _: Ranks) -> dict[str, float]:
         nats = measure(model, facts, orders=1).nats
         if not math.isfinite(sum(nats)):
             raise NonFiniteError("the losses are not finite; lower --learning-rate, and choose another --out")

@@ -34,6 +34,7 @@ from wordloom.run.sweep.scores import OLD_LOSSES, Metric, SweepResult, read_run
 from wordloom.run.tasks.building import model_settings
 from wordloom.run.train import TASKS, train
 from wordloom.training.precision import choose_device
+from wordloom.training.ranks import ALONE
 from wordloom.training.stopping import sigterm_interrupts
 from wordloom.weights import load_config
 
@@ -218,7 +219,7 @@ def _scores_before_training(recipe: Recipe) -> Collection[str]:
     assert task.evaluate is not None
     model = task.build_model().to(choose_device(recipe.train.device))
     with evaluating(model):
-        return task.evaluate(model)
+        return task.evaluate(model, ALONE)
 
 
 def _check_folder(folder: Path, grid: Mapping[str, Sequence[Any]]) -> None:

@@ -34,6 +34,7 @@ from wordloom.run.tasks.building import (
 )
 from wordloom.run.tasks.task import Task, Windows, mean_loss
 from wordloom.text import Specials, Tokenizer
+from wordloom.training.ranks import ALONE, Ranks
 from wordloom.weights import load_config, load_model, save_model
 
 
@@ -99,7 +100,7 @@ def _model(recipe: Recipe, tokenizer: Tokenizer, start: Path | None, progress: T
 
 def _evaluation(
     recipe: Recipe, validation: AnyBatches, tokenizer: Tokenizer
-) -> tuple[Callable[[Any], dict[str, float]], dict[str, object]]:
+) -> tuple[Callable[[Any, Ranks], dict[str, float]], dict[str, object]]:
     """Return the function that computes the loss over sequential validation windows, and its settings."""
     s, shards = recipe.train, validation.shards
     windows = Windows.of(validation, s.evaluate_windows, s)
@@ -109,8 +110,10 @@ def _evaluation(
     scores_all = windows.count == validation.samples_per_epoch and not validation.mask_document_starts
     counts_bytes = tokenizer.byte_lengths() is not None and shards.ledger.bytes > 0
 
-    def evaluate(model: Any) -> dict[str, float]:
-        loss = mean_loss(model, objective(s.objective), windows.batches())
+    def evaluate(model: Any, ranks: Ranks) -> dict[str, float]:
+        # a state that is carried passes through all windows
+        readers = ALONE if carried else ranks
+        loss = mean_loss(model, objective(s.objective), validation, windows.spans(), readers)
         metrics = {"loss": loss}
         if scores_all and counts_bytes:
             # the text's first token has nothing before it and costs what a uniform guess does

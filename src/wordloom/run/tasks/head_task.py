@@ -122,7 +122,7 @@ def row_parts(
             "tokenizer": fingerprint,
         },
         "ledger": ledger_json(read),
-        "evaluate": None if validation is None else lambda model: metrics(model, validation),
+        "evaluate": None if validation is None else lambda model, ranks: metrics(model, validation),
         "scored": scored,
     }
 

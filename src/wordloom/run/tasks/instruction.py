@@ -46,6 +46,7 @@ from wordloom.text.chat import (
     template_of,
 )
 from wordloom.training.plan import Costs
+from wordloom.training.ranks import Ranks
 from wordloom.weights import save_model
 
 
@@ -165,14 +166,14 @@ def _ledger(rows: ConversationRows, part: str, digest: str) -> RowLedger:
     )
 
 
-def _evaluation(tokenizer: Tokenizer, validation: _Part) -> Callable[[Any], dict[str, float]]:
+def _evaluation(tokenizer: Tokenizer, validation: _Part) -> Callable[[Any, Ranks], dict[str, float]]:
     """Return the function that scores the answers of the validation part."""
     rows, lengths = validation.batches.rows, tokenizer.byte_lengths()
     ids = rows.tokens.ids[rows.scored]
 
-    def evaluate(model: Any) -> dict[str, float]:
-        batches = (validation.batches.batch(*each) for each in validation.batches.passes())
-        loss = mean_loss(model, objective("instruction"), batches)
+    def evaluate(model: Any, ranks: Ranks) -> dict[str, float]:
+        spans = list(validation.batches.passes())
+        loss = mean_loss(model, objective("instruction"), validation.batches, spans, ranks)
         metrics = {"loss": loss}
         if lengths is not None and (n_bytes := int(lengths[ids].sum())):
             metrics["bits_per_byte"] = loss * len(ids) / math.log(2) / n_bytes

@@ -44,6 +44,7 @@ from wordloom.run.tasks.building import (
 from wordloom.run.tasks.task import Task, Windows
 from wordloom.text import Tokenizer
 from wordloom.training.plan import Costs
+from wordloom.training.ranks import Ranks
 from wordloom.weights import load_config, save_model
 from wordloom.weights.configs import format_of
 
@@ -102,9 +103,17 @@ def validation_scores(encoder: Any, recipe: Recipe) -> Scores:
     return masked_scores(encoder.model, windows.batches(), settings=settings)
 
 
-def _metrics(model: Any, windows: Windows) -> dict[str, float]:
+def _metrics(model: Any, ranks: Ranks, windows: Windows) -> dict[str, float]:
     """Return the scores on the validation part, whose masks are fixed."""
-    scores = masked_scores(model, windows.batches(), settings={})
+    own, others = ranks.divided(windows.spans())
+    part = windows.part
+    scores = masked_scores(
+        model,
+        (part.batch(*span) for span in own),
+        settings={},
+        reduce=ranks.summed,
+        unscored=(part.batch(*span) for span in others),
+    )
     return {name: score.value for name, score in scores.items() if score.value is not None}
 
 

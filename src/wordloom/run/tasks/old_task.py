@@ -26,6 +26,7 @@ from wordloom.run.tasks.masked import masked_part, training_flops
 from wordloom.run.tasks.task import Task, Windows, mean_loss
 from wordloom.training.old_task import OldTaskLoss, WithOldTask, body_of
 from wordloom.training.plan import Costs
+from wordloom.training.ranks import Ranks
 from wordloom.weights import load_config
 
 FILE = "old_task.json"  # of a finished run: the losses before and after
@@ -35,7 +36,7 @@ class Measured(NamedTuple):
     """The measurement of the old task: its ``loss`` for a model without the new task's head, and the settings
     that decide the loss, for its signature."""
 
-    loss: Callable[[Any], float]
+    loss: Callable[[Any, Ranks], float]
     scored: dict[str, object]
 
 
@@ -103,6 +104,10 @@ def with_old_task(
         ledgers["train"] = train.ledger.as_dict()
         parts.append(train.fingerprint)
         task = _beside(recipe, task, train, old_objective, model, length, progress)
+
+    def loss(body: Any, ranks: Ranks) -> float:
+        return mean_loss(body, old_objective, validation, windows.spans(), ranks)
+
     data = joined_fingerprint(parts)
     ledger = {**json.loads(task.ledger), "old_task": ledgers}
     task = replace(
@@ -110,7 +115,7 @@ def with_old_task(
         fingerprints={**task.fingerprints, "data": data},
         ledger=json.dumps(ledger, indent=1, ensure_ascii=False),
     )
-    return task, Measured(lambda body: mean_loss(body, old_objective, windows.batches()), scored)
+    return task, Measured(loss, scored)
 
 
 def _check(recipe: Recipe, start: Path | None, model: Any, length: int) -> None:

@@ -14,7 +14,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from wordloom.data.batches.causal import IGNORE, to_device
 from wordloom.data.batches.conversations import ConversationRows, TooLong, conversation_rows, nothing_left
@@ -46,6 +49,7 @@ from wordloom.text import Tokenizer
 from wordloom.text.chat import ChatIds, ChatTemplate, encode_chat, end_of_turn, template_of
 from wordloom.training import Trainer
 from wordloom.training.plan import Costs
+from wordloom.training.ranks import Ranks
 from wordloom.weights import load_model, save_model
 
 
@@ -94,7 +98,7 @@ def preference_task(recipe: Recipe, start: Path | None, progress: TrainingProgre
         ledger=ledger_json(parts),
         build_model=lambda: new_model(recipe, config, start, progress, extra_tokens=True),
         set_up=set_up,
-        evaluate=None if validation is None else lambda model: _metrics(model, goal, validation.batches),
+        evaluate=None if validation is None else partial(_metrics, goal=goal, batches=validation.batches),
         scored={} if validation is None else _signature(recipe, tokenizer, template, validation),
         objective=goal,
         save=partial(save_model, tokenizer=tokenizer, generation=generation),
@@ -233,24 +237,38 @@ def _fill(model: Any, batches: PreferenceBatches, trainer: Trainer) -> None:
 
 
 @torch.no_grad()
-def _metrics(model: Any, goal: PreferenceObjective, batches: PreferenceBatches) -> dict[str, float]:
+def _metrics(
+    model: Any, ranks: Ranks, goal: PreferenceObjective, batches: PreferenceBatches
+) -> dict[str, float]:
     """Return the loss, the share of pairs whose preferred answer has the higher reward, the mean margin, and
     the loss of a token of the preferred answers."""
     device = next(model.parameters()).device
-    total = {"loss": 0.0, "reward_accuracy": 0.0, "reward_margin": 0.0}
-    nats = tokens = 0.0
-    for rows in batches.passes():
+
+    def sums(rows: NDArray[np.int64]) -> Tensor:
         batch = to_device(batches.pairs(rows), device)
         logprobs = answer_logprobs(model, batch.tokens, batch.targets)
         margins = goal.margins(logprobs, batch)
-        total["loss"] += float(-torch.nn.functional.logsigmoid(margins).sum())
-        total["reward_accuracy"] += float((margins > 0).sum())
-        total["reward_margin"] += float(margins.sum())
         preferred = len(rows)
-        nats -= float(logprobs[:preferred].sum())
-        tokens += float((batch.targets[:preferred] != IGNORE).sum())
-    means = {name: value / batches.samples_per_epoch for name, value in total.items()}
-    return {**means, "answer_loss": nats / tokens}
+        return torch.tensor([
+            float(-torch.nn.functional.logsigmoid(margins).sum()),
+            float((margins > 0).sum()),
+            float(margins.sum()),
+            float(-logprobs[:preferred].sum()),
+            float((batch.targets[:preferred] != IGNORE).sum()),
+        ], dtype=torch.float64)  # fmt: skip
+
+    own, others = ranks.divided(list(batches.passes()))
+    for rows in others:
+        sums(rows)
+    total = ranks.summed(sum(map(sums, own), torch.zeros(5, dtype=torch.float64)))
+    loss, right, margin, nats, tokens = total.tolist()
+    pairs = batches.samples_per_epoch
+    return {
+        "loss": loss / pairs,
+        "reward_accuracy": right / pairs,
+        "reward_margin": margin / pairs,
+        "answer_loss": nats / tokens,
+    }
 
 
 def _signature(

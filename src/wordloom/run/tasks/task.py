@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,11 @@ from wordloom.objectives import Objective
 from wordloom.recipe import TrainSettings
 from wordloom.text import Tokenizer
 from wordloom.training.plan import Costs, Plan
+from wordloom.training.ranks import Ranks
 from wordloom.training.trainer import Batches, Trainer
 from wordloom.weights import load_model
+
+Span = tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +32,8 @@ class Task:
         set_up: changes the model on its device, such as by compiling it; returns a few words on what runs.
         costs: the costs for the plan; None: those of a causal language model.
         timed: whether steps are timed for the plan, whatever the budget.
-        evaluate: returns the metrics on the validation part, ``loss`` among them; an undefined metric is NaN.
-            None if nothing is held out.
+        evaluate: returns the metrics of a model on the validation part, ``loss`` among them; an undefined
+            metric is NaN. All ranks call it, and may divide the part. None if nothing is held out.
         scored: the settings that decide the metrics, for their signature.
         objective: the objective; None: the one that the recipe names.
         sample: returns a text that the model writes; None for a model that writes none.
@@ -46,7 +49,7 @@ class Task:
     ledger: str
     build_model: Callable[[], Any]
     set_up: Callable[[Trainer], str]
-    evaluate: Callable[[Any], dict[str, float]] | None
+    evaluate: Callable[[Any, Ranks], dict[str, float]] | None
     save: Callable[..., None]
     scored: dict[str, object] = field(default_factory=dict)
     objective: Objective | None = None
@@ -73,17 +76,30 @@ class Windows:
         available = part.samples_per_epoch
         return cls(part, min(available, most or available), s.micro_batch_size or s.batch_size)
 
+    def spans(self) -> list[Span]:
+        """Return the first sample and the number of samples of each batch."""
+        return [(start, min(self.rows, self.count - start)) for start in range(0, self.count, self.rows)]
+
     def batches(self) -> Iterator[Any]:
         """Return the batches, in order."""
-        starts = range(0, self.count, self.rows)
-        return (self.part.batch(start, min(self.rows, self.count - start)) for start in starts)
+        return (self.part.batch(*span) for span in self.spans())
 
 
-def mean_loss(model: Any, objective: Objective, batches: Iterable[Any]) -> float:
-    """Return the mean loss over ``batches``, in which something is scored."""
-    loss = evaluate_batches(model, objective, batches).value
-    assert loss is not None
-    return loss
+def mean_loss(model: Any, objective: Objective, part: Any, spans: Sequence[Span], ranks: Ranks) -> float:
+    """Return the mean loss over batches of ``part``, in which something is scored; ranks divide them.
+
+    A span is the first sample of a batch and their number.
+    """
+    own, others = ranks.divided(spans)
+    score = evaluate_batches(
+        model,
+        objective,
+        (part.batch(*span) for span in own),
+        unscored=(part.batch(*span) for span in others),
+        reduce=ranks.summed,
+    )
+    assert score.value is not None
+    return score.value
 
 
 def total_steps(task: Task, plan: Plan | None) -> int:

@@ -38,6 +38,7 @@ from wordloom.run.tasks.task import Task, mean_loss
 from wordloom.training import Trainer
 from wordloom.training.gradient_checkpointing import checkpoint_blocks
 from wordloom.training.plan import Costs
+from wordloom.training.ranks import Ranks
 from wordloom.weights import config_from_bert, load_config, save_model, start_from_bert
 from wordloom.weights.configs import FORMATS, format_of
 from wordloom.weights.formats import Format
@@ -259,8 +260,8 @@ def _set_up(trainer: Trainer) -> str:
     return "eager"
 
 
-def _evaluate(model: Any, held_out: PairBatches) -> dict[str, float]:
+def _evaluate(model: Any, ranks: Ranks, held_out: PairBatches) -> dict[str, float]:
     """Return loss and perplexity of the target tokens of the validation pairs."""
-    batches = (held_out.batch(i, 1) for i in range(held_out.samples_per_epoch))
-    loss = mean_loss(model, objective("translation"), batches)
+    spans = [(i, 1) for i in range(held_out.samples_per_epoch)]
+    loss = mean_loss(model, objective("translation"), held_out, spans, ranks)
     return {"loss": loss, "perplexity": perplexity_of(loss)}
