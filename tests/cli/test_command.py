@@ -114,7 +114,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, says, monkeypatch, cap
         (
             ["evaluate", "x", "--task", "foo"],
             "invalid value for '--task': 'foo' is not one of 'text', 'answers', 'instructions', 'lambada', "
-            "'similarity'; see",
+            "'minimal_pairs', 'choices', 'similarity'; see",
         ),
         (["evaluate"], "missing argument 'checkpoint'; see"),
         (["tokenize", "train", "x"], "missing option '--out'; see"),

@@ -97,6 +97,27 @@ steps = 1
         run("evaluate", checkpoint)
 
 
+def test_a_named_set_decides_the_task(checkpoint, tmp_path):
+    """blimp is compared in pairs, copa answered by likelihood; --task text reads a set as any text."""
+    pairs = json.loads(run("evaluate", checkpoint, "blimp", "--first", "1", "--json").stdout)
+    assert (pairs["task"], pairs["counts"]["pairs"]) == ("minimal_pairs", 67)
+    assert {score["value"] for score in pairs["scores"]} != {0.0}
+    asked = json.loads(run("evaluate", checkpoint, "copa", "--first", "3", "--json").stdout)
+    assert (asked["task"], asked["counts"]["questions"]) == ("choices", 3)
+    last = json.loads(run("evaluate", checkpoint, "lambada", "--first", "2", "--json").stdout)
+    assert (last["task"], last["counts"]["passages"]) == ("lambada", 2)
+    text = json.loads(
+        run("evaluate", checkpoint, "lambada", "--first", "2", "--task", "text", "--json").stdout
+    )
+    assert text["task"] == "text"
+    path = tmp_path / "pairs.jsonl"
+    path.write_text('{"sentence_good": "the cat", "sentence_bad": "cat the"}\n')
+    own = json.loads(run("evaluate", checkpoint, path, "--task", "minimal_pairs", "--json").stdout)
+    assert [score["name"] for score in own["scores"]] == ["accuracy"]
+    with pytest.raises(CheckpointError, match="--task choices needs questions; give a file or a set"):
+        run("evaluate", checkpoint, "--task", "choices")
+
+
 def test_mistakes_are_one_line(checkpoint, tmp_path):
     with pytest.raises(DataError, match="no file"):
         run("evaluate", checkpoint, tmp_path / "none.txt")

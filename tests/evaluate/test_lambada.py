@@ -64,16 +64,16 @@ def test_perplexity_is_per_passage(char_model, char_tokenizer):
 
 def test_context_and_word_are_one_text_to_the_tokenizer(char_model):
     """Joined by one space unless one is there; a token across the join belongs to the continuation."""
-    from wordloom.evaluate.lambada import _tokens
+    from wordloom.evaluate.continuations import _tokens
 
     lines = ["the cat sat on the mat " * 50]
     bpe = Tokenizer.train(lines, kind="bpe", vocab_size=290)
     for passage in [Passage("the cat sat on the", "mat"), Passage("the cat sat on the", " mat")]:
-        ids, first = _tokens(bpe, passage)
+        ids, first = _tokens(bpe, *passage)
         assert bpe.decode(ids) == "the cat sat on the mat"
         assert bpe.decode(ids[:first]) == "the cat sat on the"
         assert bpe.decode(ids[first:]) == " mat"
-    ids, first = _tokens(bpe, Passage("the cat sat on the ", "mat"))
+    ids, first = _tokens(bpe, "the cat sat on the ", "mat")
     assert bpe.decode(ids) == "the cat sat on the mat"
     assert bpe.decode(ids[first:]) in (" mat", "mat")
 

@@ -33,12 +33,15 @@ def command(
         "[default: the validation data of the recipe in the folder]",
         metavar="FILE|DATASET",
     ),
-    task: Literal["text", "answers", "instructions", "lambada", "similarity"] | None = option(
+    task: Literal["text", "answers", "instructions", "lambada", "minimal_pairs", "choices", "similarity"]
+    | None = option(
         None,
         "What to score. text: running text, or the rows of a fine-tuned model. answers: the answers in "
         "conversations. instructions: whether the model's answers have the form that a question asks for. "
-        "lambada: the last words of passages. similarity: cosines of sentence embeddings, against the scores "
-        "of pairs such as glue-stsb/dev.  [default: what the model was trained on]",
+        "lambada: the last words of passages. minimal_pairs: whether the acceptable sentence of two is "
+        "likelier, as in blimp. choices: multiple-choice questions, answered by likelihood. similarity: "
+        "cosines of sentence embeddings, against the scores of pairs such as glue-stsb/dev.  [default: what "
+        "the data set was made for, else what the model was trained on]",
     ),
     window: int | None = option(
         None, "How many tokens the model reads at once.  [default: the model's max_seq_len]"
@@ -58,7 +61,12 @@ def command(
     joined: bool = option(
         False, "Read each document as the continuation of the one before, as for PTB.", "--joined"
     ),
-    first: int | None = option(None, "Score only the first N documents, passages or pairs.", min=1),
+    first: int | None = option(
+        None,
+        "Score only the first N documents, passages, questions or pairs, and of minimal pairs N of each "
+        "paradigm.",
+        min=1,
+    ),
     field: options.RUN_FIELD = None,
     separator: options.SEPARATOR = None,
     encoding_errors: options.ENCODING_ERRORS_OR_BYTES = "strict",
@@ -138,7 +146,7 @@ def command(
 
     contents = read_checkpoint(checkpoint)
     kind = kind_of(contents)
-    evaluation = kind.evaluations.get(task or kind.own_task(contents))
+    evaluation = kind.evaluations.get(task or kind.task_of(contents, sources or ()))
     if evaluation is None:
         raise WordloomError(
             f"{checkpoint} holds {kind.description}, which has no --task {task}; allowed: "

@@ -1,6 +1,8 @@
 """Score models: every score has a signature of its settings and, where one is defined, an interval.
 
 - :func:`perplexity` scores any text: loss, perplexity, bits per byte; :func:`lambada` scores last words.
+- :func:`acceptability` scores minimal pairs of sentences, and :func:`choices` multiple-choice questions, by
+  likelihood.
 - :func:`classification` scores a classifier on labelled rows. :func:`class_agreement`,
   :func:`number_agreement` and :func:`tag_agreement` score predictions alone: classes, numbers, and labels of
   words with their entities.
@@ -10,6 +12,7 @@
 - :mod:`wordloom.evaluate.references` computes two baselines for bits per byte.
 """
 
+from wordloom.evaluate.acceptability import acceptability
 from wordloom.evaluate.agreement import (
     GLUE,
     GlueTask,
@@ -27,6 +30,7 @@ from wordloom.evaluate.answers import (
     find_answers,
     normalize_answer,
 )
+from wordloom.evaluate.choices import choices
 from wordloom.evaluate.classification import classification, judge
 from wordloom.evaluate.forward import evaluate_batches
 from wordloom.evaluate.lambada import Passage, lambada, passages
@@ -37,8 +41,8 @@ from wordloom.evaluate.translation import LengthBin, bleu, bleu_by_length, chrf
 
 __all__ = [
     "GLUE", "Entity", "Found", "GlueTask", "LengthBin", "Passage", "RatioStatistics", "Score", "Scores",
-    "Span", "answer_scores", "bleu", "bleu_by_length", "chrf", "class_agreement", "classification",
-    "confusion_of", "entities", "evaluate_batches", "exact_match", "f1_score", "find_answers", "glue_task",
-    "judge", "lambada", "normalize_answer", "number_agreement", "passages", "perplexity", "signature",
-    "strided_windows", "tag_agreement",
+    "Span", "acceptability", "answer_scores", "bleu", "bleu_by_length", "choices", "chrf",
+    "class_agreement", "classification", "confusion_of", "entities", "evaluate_batches", "exact_match",
+    "f1_score", "find_answers", "glue_task", "judge", "lambada", "normalize_answer", "number_agreement",
+    "passages", "perplexity", "signature", "strided_windows", "tag_agreement",
 ]  # fmt: skip

@@ -7,8 +7,6 @@ per last word.  No words are filtered; the stop-word filter of the GPT-2 paper i
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,9 +14,8 @@ import numpy as np
 
 from wordloom.data import records
 from wordloom.errors import DataError, EvaluationError, position
-from wordloom.evaluate.forward import dtype_name
-from wordloom.evaluate.likelihood import BATCH_TOKENS, Stretch, likelihoods
-from wordloom.evaluate.reading import tokenizer_name
+from wordloom.evaluate.continuations import ContinuationReader
+from wordloom.evaluate.likelihood import likelihoods
 from wordloom.evaluate.score import (
     RatioStatistics,
     Score,
@@ -75,11 +72,15 @@ def lambada(
 
     Raises EvaluationError without a passage, or for one with nothing before its continuation.
     """
-    reader = _PassageReader(tokenizer, context_limit(model.config))
-    rows = batch_size or max(1, BATCH_TOKENS // min(reader.window or 256, 256))
+    reader = ContinuationReader(tokenizer, context_limit(model.config))
+    rows = batch_size or reader.rows
     nats: list[float] = []
     hits = 0
-    for _, likelihood in likelihoods(model, reader.stretches(passages), batch_size=rows):
+    stretches = (
+        (None, reader.stretch(*passage, place=f"passage {number}"))
+        for number, passage in enumerate(passages, start=1)
+    )
+    for _, likelihood in likelihoods(model, stretches, batch_size=rows):
         right = bool(likelihood.greedy.all())
         nats.append(float(likelihood.nats.sum()))
         hits += right
@@ -90,13 +91,7 @@ def lambada(
     n, truncated = len(nats), reader.truncated
     loss = RatioStatistics.of(np.array(nats), np.ones(n))
     interval = loss.interval()
-    settings = {
-        "text": reader.digest.hexdigest()[:8],
-        "tok": tokenizer_name(tokenizer),
-        "window": reader.window or "whole",
-        "start": "bos" if reader.before else "no",
-        "dtype": dtype_name(model),
-    }
+    settings = reader.settings(model)
     signed = signature("lambada_accuracy", **settings, ci=f"{n}-passages-wilson")
     accuracy = Score("accuracy", hits / n, share_interval(hits, n), signed)
     signed = signature("lambada_perplexity", **settings, ci=f"{n}-passages" if interval else "no")
@@ -105,42 +100,3 @@ def lambada(
         {"passages": n, "right": hits, "cut": truncated, "nats": sum(nats)},
         (f"{truncated:,} passages are longer than the window and lost their beginning",) * bool(truncated),
     )
-
-
-class _PassageReader:
-    """Tokenizes passages for a model with a ``window``, and counts those it truncates."""
-
-    def __init__(self, tokenizer: Tokenizer, window: int | None) -> None:
-        self.tokenizer, self.window = tokenizer, window
-        self.before = [tokenizer.bos_id] if tokenizer.adds_bos else []
-        self.truncated = 0
-        self.digest = hashlib.sha256()
-
-    def stretches(self, passages: Iterable[Passage]) -> Iterator[tuple[None, Stretch]]:
-        """Yield each passage, its continuation as the targets."""
-        window = self.window
-        for number, passage in enumerate(passages, start=1):
-            self.digest.update(json.dumps(passage).encode())
-            ids, first = _tokens(self.tokenizer, passage)
-            sequence = np.array([*self.before, *ids], dtype=np.int64)
-            n_targets = len(ids) - first
-            if n_targets >= len(sequence):
-                raise EvaluationError(
-                    f"passage {number} has no token before its continuation to predict it from"
-                )
-            if window is not None and n_targets > window:
-                raise EvaluationError(
-                    f"passage {number}: its continuation has {n_targets} tokens, the model takes {window}"
-                )
-            self.truncated += window is not None and len(sequence) - 1 > window
-            yield None, Stretch(sequence[:-1][-window:] if window else sequence[:-1], sequence[-n_targets:])
-
-
-def _tokens(tokenizer: Tokenizer, passage: Passage) -> tuple[list[int], int]:
-    """Return the ids of the passage, and the index of the first one of the continuation."""
-    context, continuation = passage
-    space = "" if context[-1:].isspace() or continuation[:1].isspace() or not context else " "
-    # "text": passages quote the web, where the spelling of a special token is ordinary text
-    encoding = tokenizer.encode(context + space + continuation, specials="text")
-    first = next(i for i, (_, stop) in enumerate(encoding.offsets) if stop > len(context))
-    return encoding.ids, first

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from wordloom.data.sets.fetch import files_of, names_dataset
 from wordloom.errors import CheckpointError
 from wordloom.models import TaskConfig, encodes, family_of, translates
 from wordloom.recipe.data import CausalData, ChatData
@@ -117,6 +118,12 @@ class Kind:
     prediction: Prediction | None = None
     embeds: bool = False
 
+    def task_of(self, checkpoint: Checkpoint, sources: Sequence[str]) -> str:
+        """Return the task of ``sources`` if they are data sets of one, else that of the checkpoint."""
+        made_for = {files_of(each)[0].task if names_dataset(each) else "" for each in sources}
+        task = _OF_SETS.get(made_for.pop(), "") if len(made_for) == 1 else ""
+        return task if task in self.evaluations else self.own_task(checkpoint)
+
     def command_for(self, checkpoint: Checkpoint) -> str:
         """Return a command to try next with ``checkpoint``."""
         return f"wordloom {self.next_command(shlex.quote(str(checkpoint.folder)), checkpoint)}"
@@ -158,6 +165,20 @@ _SIMILARITY = Evaluation(
     too_long=("error", "cut", "window"),
     most_texts=2,
 )
+
+_MINIMAL_PAIRS = Evaluation(
+    name="minimal_pairs",
+    run=evaluate.evaluate_minimal_pairs,
+    reads="compares the likelihoods of an acceptable and another sentence",
+    options=("first", "batch_size", "encoding_errors"),
+)
+
+# The --task of data sets that language models are scored on, by the task that the set was made for.
+_OF_SETS = {
+    "last-word prediction": "lambada",
+    "minimal pairs": "minimal_pairs",
+    "multiple choice": "choices",
+}
 
 
 def _head(result: type[Head[Any]], description: str, evaluation: Evaluation, prediction: Prediction) -> Kind:
@@ -297,6 +318,7 @@ KINDS: dict[str, Kind] = {
                 reads=f"predicts masked tokens of running text{evaluate.PAIRS_HINT}",
                 file_options=(*_DOCUMENTS, "window", "first", "batch_size"),
             ),
+            "minimal_pairs": _MINIMAL_PAIRS,
             "similarity": _SIMILARITY,
         },
         prediction=Prediction(
@@ -326,6 +348,13 @@ KINDS: dict[str, Kind] = {
                 run=evaluate.evaluate_lambada,
                 reads="predicts the last words of passages",
                 options=("first", "batch_size"),
+            ),
+            "minimal_pairs": _MINIMAL_PAIRS,
+            "choices": Evaluation(
+                name="choices",
+                run=evaluate.evaluate_choices,
+                reads="answers multiple-choice questions by likelihood",
+                options=("first", "batch_size", "encoding_errors"),
             ),
             "answers": Evaluation(
                 name="answers",
