@@ -19,6 +19,7 @@ from wordloom.cli import (
     convert,
     demo,
     evaluate,
+    export,
     generate,
     merge,
     plan,
@@ -76,6 +77,7 @@ app.command("embed")(embed.command)
 app.command("average")(average.command)
 app.command("convert")(convert.command)
 app.command("merge")(merge.command)
+app.command("export")(export.command)
 app.add_typer(inspect.app, name="inspect")
 app.add_typer(lab.app, name="lab", help="Reproduce the figures of papers with small experiments.")
 app.command("demo")(demo.command)

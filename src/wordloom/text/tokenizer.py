@@ -227,6 +227,11 @@ class Tokenizer:
         return self._chat_template
 
     @property
+    def definition(self) -> Mapping[str, Any]:
+        """The parsed ``tokenizer.json``, to read."""
+        return self._definition
+
+    @property
     def adds_bos(self) -> bool:
         """True if the tokenizer's configuration or post-processor puts bos before a text, as LLaMA's does."""
         if self.bos_id is None:

@@ -1,0 +1,166 @@
+"""Write a GPT-2 or a LLaMA as one GGUF file, which llama.cpp and the programs on top of it read."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wordloom.errors import CheckpointError
+from wordloom.run.checkpoint.loaders import read_checkpoint
+from wordloom.run.export.gguf_layout import layout_of, tensors_of
+from wordloom.run.export.gguf_tokenizer import tokenizer_fields
+from wordloom.run.models.tokenizers import folder_tokenizer
+from wordloom.weights import load_model
+
+Kind = Literal["f32", "f16", "bf16", "q8_0"]
+KINDS: tuple[Kind, ...] = ("f32", "f16", "bf16", "q8_0")
+_BLOCK = 32  # numbers of a row that share a scale in q8_0
+_VERSION = 2  # of the layout of quantized tensors
+
+
+class Exported(NamedTuple):
+    """What was written.
+
+    Attributes:
+        path: the file.
+        architecture: the name of the model in llama.cpp.
+        bytes: the size of the file.
+        kinds: how many tensors have each kind of numbers.
+        notes: what a user of the file must know.
+    """
+
+    path: Path
+    architecture: str
+    bytes: int
+    kinds: dict[str, int]
+    notes: tuple[str, ...]
+
+
+def export_gguf(folder: str | Path, out: str | Path, *, kind: Kind = "f16", force: bool = False) -> Exported:
+    """Write the model in ``folder`` with its tokenizer into the file ``out``.
+
+    Matrices have numbers of ``kind``; vectors and positions are float32, as llama.cpp requires.  With
+    ``"q8_0"``, matrices whose rows are no multiple of 32 numbers are float16.  One weight is in memory at a
+    time.
+
+    Raises CheckpointError: a model or tokenizer that llama.cpp does not have, an adapter, weights beyond the
+    range of ``kind``, a file that exists unless ``force``; and without the package gguf.
+    """
+    gguf, out = _package(), Path(out)
+    if out.exists() and not force:
+        raise CheckpointError(f"'{out}' exists; choose another name, or replace it with --force")
+    if out.is_dir() or not out.parent.is_dir():
+        raise CheckpointError(f"'{out}' cannot be written; name a file in a folder that exists")
+    checkpoint = read_checkpoint(folder)
+    if checkpoint.base is not None:
+        raise CheckpointError(f"{folder} holds an adapter; merge it into its base first (wordloom merge)")
+    layout = layout_of(checkpoint.config)
+    tokenizer = folder_tokenizer(checkpoint.folder, checkpoint.config.vocab_size)
+    if tokenizer is None:
+        raise CheckpointError(
+            f"{folder} has no tokenizer, which a GGUF file contains; put its tokenizer.json there"
+        )
+    fields = tokenizer_fields(tokenizer, checkpoint.config.vocab_size)
+    model = load_model(checkpoint.folder, mapped=True)
+
+    part = out.with_name(f".{out.name}.part")
+    writer = gguf.GGUFWriter(part, layout.architecture)
+    _describe(writer, checkpoint.folder, kind)
+    for key, value in layout.settings:
+        _add(writer, f"{layout.architecture}.{key}", value)
+    for key, value in fields.items():
+        _add(writer, f"tokenizer.{key}", value)
+    counts = Counter[str]()
+    for name, tensor in tensors_of(model, layout):
+        stored = _kind_of(name, tensor, kind)
+        counts[stored] += 1
+        numbers = _encoded(gguf, name, tensor, stored)
+        raw = getattr(gguf.GGMLQuantizationType, stored.upper())
+        writer.add_tensor_info(name, numbers.shape, numbers.dtype, numbers.nbytes, raw_dtype=raw)
+    try:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        for name, tensor in tensors_of(model, layout):
+            writer.write_tensor_data(_encoded(gguf, name, tensor, _kind_of(name, tensor, kind)))
+        writer.close()
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        part.replace(out)
+    finally:
+        part.unlink(missing_ok=True)
+    return Exported(
+        out, layout.architecture, out.stat().st_size, dict(counts), _notes(layout.architecture, tokenizer)
+    )
+
+
+def _package() -> Any:
+    try:
+        import gguf
+    except ImportError:
+        raise CheckpointError("GGUF needs the package gguf: pip install 'wordloom[gguf]'") from None
+    return gguf
+
+
+def _describe(writer: Any, folder: Path, kind: Kind) -> None:
+    import gguf
+
+    writer.add_name(folder.resolve().name)
+    file_type = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "bf16": "MOSTLY_BF16", "q8_0": "MOSTLY_Q8_0"}[kind]
+    writer.add_file_type(getattr(gguf.LlamaFileType, file_type))
+    writer.add_quantization_version(_VERSION)
+
+
+def _add(writer: Any, key: str, value: Any) -> None:
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
+    else:
+        writer.add_array(key, value)
+
+
+def _kind_of(name: str, tensor: Tensor, kind: Kind) -> Kind:
+    """Return the kind of the numbers of a tensor."""
+    if tensor.dim() < 2 or name.startswith("position_embd"):
+        return "f32"
+    if kind == "q8_0" and tensor.shape[-1] % _BLOCK:
+        return "f16"
+    return kind
+
+
+def _encoded(gguf: Any, name: str, tensor: Tensor, kind: Kind) -> NDArray[Any]:
+    """Return the numbers of a tensor as they are stored; raises CheckpointError for those out of range."""
+    numbers = tensor.detach().float().numpy()
+    if kind == "f32":
+        return numbers
+    if kind == "f16":
+        if not bool((tensor.detach().abs() <= torch.finfo(torch.float16).max).all()):
+            raise CheckpointError(
+                f"the tensor {name} has numbers beyond 65,504, which f16 cannot store; choose bf16 or f32"
+            )
+        return numbers.astype(np.float16)
+    encoded: NDArray[Any] = gguf.quants.quantize(numbers, getattr(gguf.GGMLQuantizationType, kind.upper()))
+    return encoded
+
+
+def _notes(architecture: str, tokenizer: Any) -> tuple[str, ...]:
+    notes = []
+    if architecture == "granite_swa":
+        notes.append(
+            "the bands need a llama.cpp that knows the architecture granite_swa; older ones refuse the file"
+        )
+    if tokenizer.kind == "char":
+        notes.append("llama.cpp leaves out characters that the vocabulary does not have")
+    return tuple(notes)
