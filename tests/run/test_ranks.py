@@ -150,7 +150,8 @@ TALKS = [
 def test_two_ranks_train_every_objective_as_one(place: Path, rng: random.Random) -> None:
     """Adapters or all weights of every family, with dropout, gradients of half a batch and any sharding.
 
-    A checkpoint that the ranks wrote in parts has the weights of the finished model.
+    A checkpoint that the ranks wrote in parts has the weights of the finished model.  One run keeps its best
+    step, which is not the last.
     """
     runs, ones = [], []
     for i, case in enumerate([*CASES.values(), *TALKS]):
@@ -163,13 +164,23 @@ def test_two_ranks_train_every_objective_as_one(place: Path, rng: random.Random)
             given = [setting for setting in given if not setting.startswith("lora.")]
         ones.append(run_of(recipe, folder / "one", *given, start=folder / "body"))
         runs.append(run_of(recipe, folder / "many", *given, shard, start=folder / "body"))
+    best = ("train.keep_best=true", "train.evaluate_every=2", "train.learning_rate=0.3", "train.steps=8",
+            "train.warmup_steps=8", "train.save_every=0",
+            f"train.ema={rng.choice(['none', '0.5'])}")  # fmt: skip
+    recipe = write_recipe(place, write_corpus(place), "gpt2")
+    ones.append(run_of(recipe, place / "best" / "one", *best))
+    runs.append(run_of(recipe, place / "best" / "many", *best, shard))
     for run in ones:
         alone(run)
+    losses = {
+        line["step"]: line["loss"] for line in lines(place / "best" / "one") if line["kind"] == "evaluate"
+    }
+    assert min(losses, key=losses.__getitem__) < 8, "the best step must not be the last"
     on_ranks(2, place, *runs)
     for one, many in zip(ones, runs, strict=True):
         rounds = "lora.base=int8" in one["settings"] or one["recipe"].endswith("preference.toml")
         assert_equal_runs(Path(one["out"]), Path(many["out"]), rounds=rounds)
-        if "lora.rank=2" not in one["settings"]:
+        if "lora.rank=2" not in one["settings"] and "train.keep_best=true" not in one["settings"]:
             (last,) = (Path(many["out"]) / "checkpoints").iterdir()
             expected, found = load_model(many["out"]).state_dict(), load_model(last).state_dict()
             assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,8 +67,9 @@ def test_a_job_at_its_limit_saves_and_waits_again(job: subprocess.Popen[bytes], 
     assert job.wait(60) == 0
     first, saved, again = (tmp_path / "calls").read_text().splitlines()
     assert first.startswith("--kill-on-bad-exit=1 torchrun --nnodes 2 --nproc-per-node 4 --rdzv-id 12-0")
-    assert first.endswith(
-        "--rdzv-endpoint node7:29500 -m wordloom train my recipe.toml train.shard=full --out runs/a run"
+    assert first.endswith(  # without a longer time, torchrun kills ranks 30 seconds after the signal
+        "--rdzv-endpoint node7:20012 --shutdown-timeout 300 "
+        "-m wordloom train my recipe.toml train.shard=full --out runs/a run"
     )
     assert saved == "saved"
     assert again == "requeue 12"
@@ -89,6 +91,34 @@ def test_a_run_that_is_there_is_continued(tmp_path: Path) -> None:
     lines = script[script.index("resume=") : script.index("srun")]
     done = subprocess.run(["bash", "-c", f"{chosen}\n{lines}\necho $resume"], capture_output=True, text=True)
     assert done.stdout.split() == ["--resume"]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"time": "banana"}, "'banana' is no time of Slurm; allowed: 90"),
+        ({"time": "1:2:3:4"}, "is no time of Slurm"),
+        ({"time": "-3"}, "is no time of Slurm"),
+        ({"time": "1 2"}, "is no time of Slurm"),
+        ({"time": "5:00", "grace": 300}, "the time limit 5:00 ends before the signal 300 seconds earlier"),
+        ({"time": "0-0:01"}, "ends before the signal"),
+        ({"partition": "p q; rm"}, "--partition 'p q; rm' is no name of Slurm"),
+        ({"account": "$(x)"}, "--account"),
+        ({"more": ["mem=0"]}, "--sbatch 'mem=0' is no option of sbatch"),
+    ],
+)
+def test_what_slurm_would_misread_is_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        sbatch_script("r", **{"name": "r", "out": Path("runs"), "nodes": 1, **given})
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize("time", ["90", "10:30", "1:30:00", "2-12", "2-12:30", "2-12:30:59", "UNLIMITED"])
+def test_times_of_slurm(time: str) -> None:
+    script = sbatch_script("r", name="r", out=Path("runs"), nodes=1, time=time, more=["--mem=0", "--qos=low"])
+    assert f"#SBATCH --time={time}\n" in script
+    assert "#SBATCH --exclusive\n" in script
+    assert "#SBATCH --mem=0\n#SBATCH --qos=low\n" in script
 
 
 def test_text_of_several_lines_is_refused() -> None:

@@ -15,6 +15,7 @@ from wordloom.training.hooks import Evaluate
 from wordloom.training.plan import make_plan
 from wordloom.training.precision import Precision
 from wordloom.training.ranks import ALONE
+from wordloom.training.stopping import sigterm_interrupts
 from wordloom.training.trainer import Hook, Trainer, dropout_seed
 
 
@@ -210,6 +211,24 @@ def test_signals_stop_after_the_step_under_way(tiny_model, batches, settings, nu
     assert trainer.run() == "stopped"
     assert trainer.step in (3, 4)  # the handler runs at the next bytecode of the main thread
     assert signal.getsignal(number) is handler
+
+
+def test_a_second_sigterm_lets_the_last_checkpoint_be_written(tiny_model, batches, settings):
+    class Save(Hook):
+        saved = False
+
+        def after_step(self, trainer, record):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        def on_end(self, trainer):
+            os.kill(os.getpid(), signal.SIGTERM)
+            self.saved = sum(range(100)) > 0  # the handler runs before
+
+    save = Save()
+    trainer = Trainer(tiny_model(), causal_lm, batches, settings(), total_steps=12, seed=1, hooks=[save])
+    with sigterm_interrupts():
+        assert trainer.run() == "stopped"
+    assert save.saved
 
 
 def test_clipping_scales_to_the_norm(tiny_model, batches, settings):

@@ -17,13 +17,18 @@ def command(
         None, "Settings that replace those of the recipe, such as train.shard=full.", metavar="[KEY=VALUE]..."
     ),
     nodes: Annotated[int, Option(help="The number of machines.", min=1)] = 1,
-    gpus: int = option(8, "The GPUs of each machine.", min=1),
+    gpus_per_machine: int = option(8, "The GPUs of each machine.", min=1),
     time: str = option("24:00:00", "The time limit of the job, as Slurm writes it."),
-    out: Path | None = option(None, "The folder of the run.  [default: runs/RECIPE]"),
+    out: Path | None = option(
+        None, "The folder of the run, on a disk that all machines share.  [default: runs/RECIPE]"
+    ),
     partition: str | None = option(None, "The partition of Slurm."),
     account: str | None = option(None, "The account of Slurm."),
     setup: list[str] | None = option(
         None, "A line of shell to run first, such as 'source .venv/bin/activate'. Repeatable.", metavar="LINE"
+    ),
+    sbatch: list[str] | None = option(
+        None, "A further option of sbatch, such as --mem=0. Repeatable.", metavar="OPTION"
     ),
     grace: int = option(300, "Seconds before the time limit at which the ranks save and stop.", min=10),
 ) -> None:
@@ -42,12 +47,13 @@ def command(
             name=loaded.name,
             out=out or Path("runs") / loaded.name,
             nodes=nodes,
-            gpus=gpus,
+            gpus=gpus_per_machine,
             time=time,
             partition=partition,
             account=account,
             setup=setup or (),
             grace=grace,
+            more=sbatch or (),
         ),
         nl=False,
     )

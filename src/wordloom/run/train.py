@@ -142,7 +142,8 @@ def _locked(
                 progress.say("no checkpoint was written yet: starting at step 0")
         resumed = None
         if checkpoint is not None:
-            resumed = Resumed(checkpoint, *read_state(checkpoint))
+            with ranks.together():
+                resumed = Resumed(checkpoint, *read_state(checkpoint))
         try:
             with sigterm_interrupts():
                 return _train(loaded, folder, resumed, ranks, progress)
@@ -355,14 +356,13 @@ def _finish(trainer: Trainer, folder: Path, recipe: Recipe, task: Task, progress
         progress.say(f"kept: the last weights, since no evaluation had a {recipe.train.best_metric}")
     ranks = trainer.ranks
     if step != trainer.step:
-        if not ranks.is_first:
-            return
-        checkpoint = folder / "checkpoints" / f"step-{step}"
-        best = task.load(checkpoint)
-        if trainer.average is not None:  # the metric is that of the average, not of the saved weights
-            trainer.average.load_state_tensors(read_state(checkpoint)[0])
-            trainer.average.copy_to(best)
-        task.save(best, folder, overwrite=True)
+        with ranks.together():
+            if ranks.is_first:
+                checkpoint = folder / "checkpoints" / f"step-{step}"
+                best = task.load(checkpoint)
+                if trainer.average is not None:  # the metric is that of the average, not of the saved weights
+                    trainer.average.copy_saved(read_state(checkpoint)[0], best)
+                task.save(best, folder, overwrite=True)
     else:
         with saved_weights(trainer) as model, ranks.together():
             if ranks.is_first:

@@ -122,9 +122,9 @@ class Trainer:
                 record = self.train_step()
                 for hook in self.hooks:
                     hook.after_step(self, record)
-        for hook in self.hooks:
-            hook.on_end(self)
-        self.finish_saving()
+            for hook in self.hooks:
+                hook.on_end(self)
+            self.finish_saving()  # a second SIGTERM does not end a save under way
         return "done" if self.step >= self.total_steps else "stopped"
 
     def stop(self) -> None:

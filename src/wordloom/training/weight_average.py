@@ -55,6 +55,13 @@ class WeightAverage:
         for p, average in zip(_trained(model).values(), self.average, strict=True):
             p.copy_(average)
 
+    @torch.no_grad()
+    def copy_saved(self, tensors: Mapping[str, Tensor], model: nn.Module) -> None:
+        """Make the average in ``tensors``, of :meth:`state_tensors`, the weights of a whole ``model``."""
+        parameters = dict(model.named_parameters())
+        for name in self.names:
+            parameters[name].copy_(tensors[f"average.{name}"])
+
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
         """Put the average into ``model`` within the block."""

@@ -223,6 +223,86 @@ def test_a_file_that_changed_behind_a_completed_task_is_refused(tmp_path: Path, 
         prepare_share(changed, tokenizer, task, out=out, parts=("train",))
 
 
+def test_tasks_may_see_the_files_in_different_folders(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """Files that are divided between tasks are counted once, and equal names of whole files twice."""
+    rng = np.random.default_rng()
+    texts = {name: "".join(f"line {rng.integers(1000)}\n" for _ in range(40)) for name in ("a.txt", "b.txt")}
+    for folder in ("one", "two", "three"):
+        (tmp_path / folder).mkdir()
+        for name, text in texts.items():
+            (tmp_path / folder / name).write_text(text)
+    settings = {"separator": "line", "split": "hash", "validation_fraction": 0}
+    whole = prepare(Corpus(sources=tmp_path / "one", **settings), tokenizer, part="train", cache=tmp_path)
+    for number, folder in enumerate(("one", "two", "three"), 1):
+        corpus = Corpus(sources=tmp_path / folder, **settings)
+        prepare_share(corpus, tokenizer, ShareNumber(number, 3), out=tmp_path / "out", parts=("train",))
+    merge_shares(tmp_path / "out")
+    joined = opened(tmp_path / "out", "train")
+    assert joined.origins.tolist() == whole.origins.tolist()
+    assert joined.ledger == whole.ledger
+    (tmp_path / "one" / "sub").mkdir()
+    (tmp_path / "one" / "sub" / "a.txt").write_text(texts["a.txt"])  # a whole file behind a whole file
+    same = Corpus(sources=[tmp_path / "one" / "a.txt", tmp_path / "one" / "sub" / "a.txt"], **settings)
+    run_all(same, tokenizer, tmp_path / "same", 2, ("train",))
+    assert opened(tmp_path / "same", "train").ledger.files == 2
+
+
+def test_a_damaged_or_foreign_share_is_not_merged(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    (tmp_path / "a.txt").write_text("".join(f"line {i}\n" for i in range(3000)))
+    corpus = Corpus(sources=tmp_path / "a.txt", separator="line", split="hash", validation_fraction=0)
+    out, parts = tmp_path / "out", ("train",)
+    run_all(corpus, tokenizer, out, 3, parts)
+    merge_shares(out, verified=True)
+
+    def fresh() -> Path:
+        copy = tmp_path / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(out, copy)
+        return copy
+
+    copy = fresh()  # the share of another task
+    shutil.rmtree(share_folder(copy, ShareNumber(2, 3)))
+    shutil.copytree(share_folder(copy, ShareNumber(1, 3)), share_folder(copy, ShareNumber(2, 3)))
+    with pytest.raises(DataError, match="1 of 3 tasks is not complete: 2;"):
+        merge_shares(copy)
+    prepare_share(corpus, tokenizer, ShareNumber(2, 3), out=copy, parts=parts)
+    merge_shares(copy)
+    assert (copy / "shards.json").read_bytes() == (out / "shards.json").read_bytes()
+
+    copy = fresh()  # of other settings
+    path = share_folder(copy, ShareNumber(3, 3)) / "complete.json"
+    values = json.loads(path.read_text())
+    values["identity"]["separator"] = None
+    path.write_text(json.dumps(values))
+    with pytest.raises(DataError, match="was begun with another separator"):
+        merge_shares(copy)
+
+    copy = fresh()  # ids within the vocabulary
+    path = share_folder(copy, ShareNumber(1, 3)) / "train" / "tokens.bin"
+    damaged = bytearray(path.read_bytes())
+    damaged[40:44] = damaged[44:48]
+    path.write_bytes(damaged)
+    merge_shares(copy)
+    with pytest.raises(DataError, match=r"train/tokens\.bin' is damaged"):
+        merge_shares(copy, verified=True)
+
+    copy = fresh()
+    (share_folder(copy, ShareNumber(1, 3)) / "train" / "meta.json").write_text("[]")
+    with pytest.raises(DataError, match="1 of 3 tasks is not complete: 1;"):
+        merge_shares(copy)
+    assert not prepare_share(corpus, tokenizer, ShareNumber(1, 3), out=copy, parts=parts).reused
+
+    copy = fresh()
+    tasks = json.loads((copy / "tasks.json").read_text())
+    tasks["settings"]["number of tasks"] = "x"
+    (copy / "tasks.json").write_text(json.dumps(tasks))
+    with pytest.raises(DataError, match="its settings are damaged"):
+        merge_shares(copy)
+    for bad in (tmp_path / "a.txt", tmp_path / "a.txt" / "x"):
+        with pytest.raises(DataError, match=r"\(--out\) cannot be made"):
+            prepare_share(corpus, tokenizer, ShareNumber(1, 3), out=bad, parts=parts)
+
+
 def test_mistakes_name_what_is_allowed(tmp_path: Path, tokenizer: Tokenizer) -> None:
     for text in ("", "3", "0/4", "5/4", "-1/4", "1/4/2", "a/b", "1/0", "\u0661/4"):
         with pytest.raises(DataError, match=r"task \(--task\) .* is not allowed; .* from 1/64 to 64/64"):
@@ -251,8 +331,9 @@ def test_errors_within_a_share_name_their_place(tmp_path: Path, tokenizer: Token
     assert not list((tmp_path / "out" / "shares").glob("0*"))
     lines[15] = json.dumps({"text": tokenizer.id_to_token(tokenizer.eos_id)})
     (tmp_path / "b.jsonl").write_text("\n".join(lines))
+    at = (tmp_path / "b.jsonl").stat().st_size // 2
     corpus = Corpus(sources=tmp_path / "b.jsonl", split="hash", validation_fraction=0)
-    with pytest.raises(TokenizerError, match=r"b\.jsonl, document 5 of the share: "):
+    with pytest.raises(TokenizerError, match=rf"b\.jsonl, document 5 from byte {at:,} on: "):
         prepare_share(corpus, tokenizer, ShareNumber(2, 2), out=tmp_path / "other", parts=("train",))
     (tmp_path / "c.jsonl").write_bytes(b'{"text": "a"}\n' * 9 + b'{"text": "\xff"}\n')
     corpus = Corpus(sources=tmp_path / "c.jsonl", split="hash", validation_fraction=0)

@@ -9,20 +9,22 @@ from typing import Annotated
 from typer import Argument
 
 from wordloom.cli import options
+from wordloom.cli.options import option
 
 
 def merge(
     folder: Annotated[Path, Argument(help="The folder that all tasks of `data prepare --out` wrote.")],
+    verify: bool = option(False, "Also read all bytes and compare them with their checksums.", "--verify"),
     json: options.JSON = False,
 ) -> None:
     """Join the shares that the tasks of `data prepare` wrote.
 
-    The command checks that all are complete, writes an index, and copies no tokens.  A recipe names the
-    folder as data.train.
+    The command checks that all are complete and of the right size, writes an index, and copies no tokens.  A
+    recipe names the folder as data.train.
     """
     from wordloom.data.shards.merge import merge_shares
 
-    index = merge_shares(folder)
+    index = merge_shares(folder, verified=verify)
     if json:
         parts: dict[str, object] = {}
         for name, part in index.parts.items():

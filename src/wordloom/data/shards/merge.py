@@ -8,7 +8,7 @@ from typing import Any
 
 from wordloom.data.ledgers import Ledger
 from wordloom.data.shards.index import INDEX, Index, JoinedPart, Share, joined_ledger
-from wordloom.data.shards.storage import VERSION, read_meta
+from wordloom.data.shards.storage import VERSION, read_meta, verify
 from wordloom.data.shards.tasks import read_settings, read_share, refuse_other, share_folder
 from wordloom.data.text.shares import ShareNumber
 from wordloom.errors import DataError
@@ -17,16 +17,17 @@ from wordloom.files import write_text
 _SHOWN = 12  # most ranges of missing tasks in an error
 
 
-def merge_shares(out: Path) -> Index:
+def merge_shares(out: Path, *, verified: bool = False) -> Index:
     """Write the index of the folder ``out``, in which all tasks are complete, and return it.
 
-    No token is copied.  Merging twice writes the same index.
+    No token is copied.  Merging twice writes the same index.  If ``verified``, all bytes are read and
+    compared with their checksums.
 
-    Raises DataError that names the missing tasks, or a task with other settings.
+    Raises DataError that names the missing tasks, a task with other settings, or a damaged file.
     """
     settings = read_settings(out)
     count, parts = int(settings["number of tasks"]), str(settings["parts"]).split()
-    folders, missing = [], []
+    folders, missing, files = [], [], []
     for number in range(1, count + 1):
         folder = share_folder(out, ShareNumber(number, count))
         try:
@@ -36,6 +37,10 @@ def merge_shares(out: Path) -> Index:
             continue
         refuse_other(share.identity, settings, str(out))
         folders.append(folder)
+        files.append(share.files)
+        if verified:
+            for name in parts:
+                verify(folder / name)
     if missing:
         raise DataError(
             f"{len(missing):,} of {count:,} tasks {'is' if len(missing) == 1 else 'are'} not complete: "
@@ -43,7 +48,7 @@ def merge_shares(out: Path) -> Index:
             "and merge again"
         )
     metas = {part: [read_meta(f / part / "meta.json", VERSION, "shards") for f in folders] for part in parts}
-    joined = {part: _joined(out, folders, part, metas[part]) for part in parts}
+    joined = {part: _joined(out, folders, files, part, metas[part]) for part in parts}
     for name, part in joined.items():
         if not part.ledger.tokens:
             raise DataError(f"the {name} part of all {count:,} tasks together is empty; give more text")
@@ -60,14 +65,28 @@ def merge_shares(out: Path) -> Index:
     return index
 
 
-def _joined(out: Path, folders: Sequence[Path], part: str, metas: Sequence[dict[str, Any]]) -> JoinedPart:
-    """Return the shares of a part, with the numbers that their files and documents have in the corpus."""
+def _joined(
+    out: Path,
+    folders: Sequence[Path],
+    facts: Sequence[Sequence[Sequence[Any]]],
+    part: str,
+    metas: Sequence[dict[str, Any]],
+) -> JoinedPart:
+    """Return the shares of a part, with the numbers that their files and documents have in the corpus.
+
+    ``facts`` are the name, size, time and span of the files of each share.  Tasks may have seen the files in
+    different folders, so that a file which is divided between tasks is known by its name and its spans.
+    """
     shares: list[Share] = []
     files = 0  # in all shares so far
-    last, documents = None, 0  # the last file, and its documents so far
-    for folder, meta in zip(folders, metas, strict=True):
+    last: tuple[str, int] | None = None  # the last file, and the byte behind its span
+    documents = 0  # of the last file so far
+    for folder, about, meta in zip(folders, facts, metas, strict=True):
         sources, counts = meta["sources"], meta["source_documents"]
-        continues = bool(sources) and sources[0] == last  # a file that is divided between tasks
+        # those of validation files stand behind those of training files
+        own = about[len(about) - len(sources) :] if part == "validation" else about[: len(sources)]
+        spans = [(name, span) for name, _, _, span in own]
+        continues = last is not None and bool(spans) and last == _begin(*spans[0])
         shares.append(
             Share(
                 folder=(folder / part).relative_to(out).as_posix(),
@@ -82,9 +101,15 @@ def _joined(out: Path, folders: Sequence[Path], part: str, metas: Sequence[dict[
         files += len(sources) - continues
         if sources:
             before = documents if continues and len(sources) == 1 else 0
-            last, documents = sources[-1], before + counts[-1]
+            name, span = spans[-1]
+            last, documents = (name, span[1]) if span else None, before + counts[-1]
     ledger = joined_ledger((Ledger.from_dict(meta["ledger"]) for meta in metas), files=files)
     return JoinedPart(ledger=ledger, shares=shares)
+
+
+def _begin(name: str, span: Sequence[int] | None) -> tuple[str, int] | None:
+    """Return the name and the first byte of a file that is divided between tasks, None for another."""
+    return None if span is None else (name, span[0])
 
 
 def ranges(numbers: Sequence[int]) -> str:

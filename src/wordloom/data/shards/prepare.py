@@ -346,8 +346,9 @@ def _encode(
     def place(n: int) -> str:
         (file, index), start = batch[n].origin, batch[n].start
         begun = f", in the text from character {start:,}" if start else ""
-        of_share = " of the share" if files[file].span else ""
-        return f"{files[file].name}, document {index}{of_share}{begun}"
+        span = files[file].span
+        counted = f" from byte {span[0]:,} on" if span else ""
+        return f"{files[file].name}, document {index}{counted}{begun}"
 
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
     encoded = encode_all(tokenizer, [segment.text for segment in batch], specials, place)

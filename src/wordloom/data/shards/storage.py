@@ -50,6 +50,8 @@ def parse_meta(text: str, folder: str, version: int, noun: str) -> dict[str, Any
     """Return the description of a ``folder`` of ``noun``; raise DataError for another version."""
     try:
         meta: dict[str, Any] = json.loads(text)
+        if not isinstance(meta, dict):
+            raise ValueError("meta.json is no object")
     except ValueError as error:
         raise DataError(f"'{folder}' holds no {noun} ({error}); prepare them again") from error
     if meta.get("version") != version:
@@ -184,6 +186,24 @@ class ShardWriter:
     def close(self) -> None:
         for file in self._files.values():
             file.close()
+
+
+def verify(folder: Path) -> None:
+    """Read all arrays in ``folder``, and raise DataError if the bytes of one have changed."""
+    expected = np.fromfile(folder / "checks.bin", "<u4") if (folder / "checks.bin").exists() else None
+    recorded = read_meta(folder / "meta.json", VERSION, "token shards").get("checks")
+    if expected is None or hashlib.sha256(expected.tobytes()).hexdigest() != recorded:
+        raise DataError(f"'{folder / 'checks.bin'}' is missing or damaged; prepare the folder again")
+    found = []
+    for name in ARRAYS:
+        with (folder / f"{name}.bin").open("rb") as file:
+            while block := file.read(BLOCK):
+                found.append(zlib.crc32(block))
+                number = len(found) - 1
+                if number >= len(expected) or found[number] != expected[number]:
+                    raise DataError(f"'{folder / name}.bin' is damaged; prepare the folder again")
+    if len(found) != len(expected):
+        raise DataError(f"'{folder}' has fewer bytes than were written; prepare it again")
 
 
 class _CheckedFile:

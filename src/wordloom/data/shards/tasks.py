@@ -84,7 +84,12 @@ def prepare_share(
         )
     _refuse_repeated(corpus.files("all"))
     identity = settings_of(corpus, tokenizer, task, parts=parts, specials=specials, end=end)
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"the folder '{out}' (--out) cannot be made: {error.strerror}; choose another"
+        ) from None
     _begin(out, identity)
     _save_tokenizer(out, tokenizer)
     own = replace(corpus, share=task)
@@ -184,13 +189,18 @@ def read_settings(out: Path) -> Mapping[str, Any]:
         if values["version"] != VERSION:
             raise DataError(f"'{out}' holds tasks of version {values['version']}, not {VERSION}")
         settings: Mapping[str, Any] = values["settings"]
+        if type(settings["number of tasks"]) is not int or not isinstance(settings["parts"], str):
+            raise ValueError("its settings are damaged")
         return settings
     except FileNotFoundError:
         raise DataError(
             f"'{out}' holds no tasks of preparing; start with wordloom data prepare --task 1/64 --out {out}"
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"'{out / TASKS}' cannot be read ({error}); choose another --out") from None
+        raise DataError(
+            f"'{out / TASKS}' cannot be read ({error}); delete the folder to start again, or choose another "
+            "--out"
+        ) from None
 
 
 def refuse_other(identity: Mapping[str, Any], begun: Mapping[str, Any], out: str) -> None:
@@ -199,7 +209,9 @@ def refuse_other(identity: Mapping[str, Any], begun: Mapping[str, Any], out: str
         if name in begun and begun[name] == value:
             continue
         shown = f": {begun.get(name)!r}, not {value!r}" if name not in ("tokenizer", "corpus") else ""
-        raise DataError(f"'{out}' was begun with another {name}{shown}; choose another --out")
+        raise DataError(
+            f"'{out}' was begun with another {name}{shown}; delete it to start again, or choose another --out"
+        )
 
 
 def _save_tokenizer(out: Path, tokenizer: Any) -> None:
@@ -222,6 +234,9 @@ def read_share(folder: Path, parts: Sequence[str]) -> PreparedShare:
         if complete["version"] != VERSION:
             raise DataError(f"'{folder}' is of version {complete['version']}, not {VERSION}")
         identity, files, content = complete["identity"], complete["files"], complete["content"]
+        named = share_folder(Path(), ShareNumber(complete["task"], identity["number of tasks"])).name
+        if folder.name != named:
+            raise DataError(f"'{folder}' holds the share '{named}' of another task")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"'{folder}' is not complete ({error})") from error
     ledgers = {}
