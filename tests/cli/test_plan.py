@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from wordloom.cli import main
-from wordloom.run.planning.gpus import gpu_called
+from wordloom.run.planning.gpus import GPUS, gpu_called
 from wordloom.run.planning.plan import Hardware, plan_recipe
 
 Said = Callable[..., tuple[int, str, str]]
@@ -37,8 +37,10 @@ def test_a_plan_in_text_and_json(said: Said) -> None:
     plan = json.loads(printed)
     assert "llama2-13b: 13,015,864,320 parameters, on 16 × a100-40gb in 2 machines" in text
     total = plan["bytes_per_rank"]["total"]
-    for line in (f"{total / 2**30:,.2f}", "usable: does not fit", "all of them", "hides with"):
+    for line in (f"{total / 2**30:,.2f}   does not fit", "usable", "one after another", "hides with"):
         assert line in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert all(line == line.rstrip() for line in text.splitlines())
     for change in plan["changes"]:
         assert change["setting"] in text
     assert f"{plan['tokens_per_second']:,.0f} tokens per second" in text
@@ -63,7 +65,10 @@ def test_own_hardware_is_a_gpu_with_its_figures(said: Said) -> None:
         (["gpt2", "--gpu", "l4-24gb", "--network", "3"], "no machine beside it: leave out --network"),
         (["gpt2", "--gpu", "h100", "train.sharp=full"], "unknown key 'train.sharp'"),
         (["mrpc", "--gpu", "h100"], "'classification'"),
-        (["gpt3", "--gpu", "h100"], "no recipe called 'gpt3'"),
+        (["gpt3", "--gpu", "h100"], "no recipe or preset is called 'gpt3'; did you mean 'gpt"),
+        (["gpt2", "--gpu", "h100", "--memory", "inf"], "--memory is inf; give a number"),
+        (["gpt2", "--gpu", "h100", "--flops", "nan"], "--flops"),
+        (["gpt2", "--gpu", "h100", "--gpus", "1000000000"], "less than or equal to 1000000"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line(said: Said, given: list[str], words: str) -> None:
@@ -77,3 +82,9 @@ def test_the_library_says_what_the_command_says(said: Said) -> None:
     plan = plan_recipe("gpt2", hardware=Hardware(gpu=gpu_called("l4"), gpus=2))
     printed = json.loads(said("plan", "gpt2", "--gpus", "2", "--gpu", "l4", "--json")[1])
     assert printed == json.loads(json.dumps(plan.as_dict()))
+
+
+def test_the_help_names_every_gpu(said: Said) -> None:
+    text = " ".join(said("plan", "--help")[1].split())
+    for name in GPUS:
+        assert name in text.replace("- ", "-")

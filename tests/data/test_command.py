@@ -102,7 +102,10 @@ def test_tasks_and_merge(wordloom: Command, tmp_path: Path, tokenizer: Path) -> 
     )
     other = wordloom(*settings, "--task", "1/2", "--specials", "text")
     assert other.returncode == 2
-    assert "was begun with another special tokens: 'refuse', not 'text'; delete it to start again" in other.stderr
+    assert (
+        "was begun with another special tokens: 'refuse', not 'text'; delete it to start again"
+        in other.stderr
+    )
     assert wordloom(*settings, "--task", "1/2").returncode == 0
     again = json.loads(wordloom(*settings, "--task", "1/2", "--json").stdout)
     assert again["reused"] is True

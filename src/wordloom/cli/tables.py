@@ -19,4 +19,6 @@ def print_unwrapped(table: Table, console: Console | None = None) -> None:
     """Print a table at its full width, also in a narrow window or a pipe without a width."""
     console = console or Console()
     table.width = console.measure(table, options=console.options.update_width(1000)).maximum
-    console.print(table, crop=False, highlight=False)
+    with console.capture() as printed:
+        console.print(table, crop=False, highlight=False)
+    console.file.write("".join(f"{line.rstrip()}\n" for line in printed.get().splitlines()))

@@ -54,9 +54,8 @@ class Ranks:
 
         Ranks have as many parts as one another, and together each sample once.
         """
-        ends = [samples * rank // self.size for rank in range(self.size + 1)]
-        longest = max(stop - start for start, stop in pairwise(ends))
-        start, count = ends[self.rank], ends[self.rank + 1] - ends[self.rank]
+        start, stop = (samples * rank // self.size for rank in (self.rank, self.rank + 1))
+        count, longest = stop - start, -(-samples // self.size)
         most = most or longest
         n = -(-longest // most)
         edges = [min(i * most, count) for i in range(n + 1)]

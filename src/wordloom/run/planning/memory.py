@@ -33,9 +33,9 @@ class Memory:
     """The largest memory of a rank, in bytes by kind, and when it is reached.
 
     ``start`` and ``checkpoint`` count bytes of a machine's main memory.  At the start, a rank builds all
-    weights in float32: one for all if they are shared out, else each.  While a checkpoint is written, the
-    machine has a copy of its ranks' weights and state, and the same bytes as files; or those of all ranks,
-    which the first one gathers.
+    weights in float32: one for all if they are shared out, else each.  While a checkpoint is written, each
+    rank has a copy of its weights and state, and the files of the ranks hold each number once; or the first
+    rank gathers those of all.
     """
 
     by_kind: dict[str, int]
@@ -79,7 +79,10 @@ def _checkpoint_bytes(shape: ModelShape, settings: TrainSettings, layout: Layout
     gathered = layout.ranks == 1 or settings.consolidate or adapter
     shards = 1 if gathered else layout.shards
     state = shape.elements(shards) * widths.weight + state_bytes(shape, settings, shards)
-    return state if gathered else 2 * layout.per_machine * state
+    if gathered:
+        return state
+    copies = layout.per_machine * state
+    return copies + copies * layout.shards // layout.ranks
 
 
 class Walk:

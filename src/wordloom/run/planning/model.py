@@ -8,14 +8,16 @@ from typing import Any
 
 import torch
 
-from wordloom.errors import CheckpointError, RecipeError
+from wordloom.errors import CheckpointError, RecipeError, did_you_mean
 from wordloom.models import PRESETS, body_config, config_from, skeleton
 from wordloom.models.building.lora import add_adapter, matching_layers
 from wordloom.nn.attention import Approximation
 from wordloom.nn.lora import LoraSettings
 from wordloom.recipe import Recipe, load_recipe
+from wordloom.recipe.data import TextData
 from wordloom.recipe.reading import shipped_recipes
 from wordloom.run.planning.shapes import ModelShape, shape_of
+from wordloom.run.prepared import prepared_corpus, tokenizer_of_prepared
 from wordloom.run.tasks.building import (
     check_length,
     model_settings,
@@ -37,6 +39,12 @@ def recipe_called(
     A preset is planned with one row of its longest length on each GPU, and 20 tokens per parameter.
     """
     if name not in PRESETS or name in shipped_recipes() or Path(name).exists():
+        is_name = not (name.endswith(".toml") or "/" in name or Path(name).exists())
+        if is_name and name not in shipped_recipes():
+            close = did_you_mean(name, [*PRESETS, *shipped_recipes()])
+            presets = f"give a .toml file, a recipe, or a preset: {', '.join(PRESETS)}"
+            advice = close if close.startswith("did you mean") else presets
+            raise RecipeError(f"no recipe or preset is called '{name}'; {advice}")
         return load_recipe(name, overrides, say=say)
     config: Any = PRESETS[name]
     shape = shape_of(skeleton(config))  # refuses families that no plan knows
@@ -65,7 +73,9 @@ def recipe_shape(recipe: Recipe) -> ModelShape:
             f"'{recipe.train.objective}'; wordloom train reports its memory and time before the first step"
         )
     if recipe.old_task is not None:
-        raise RecipeError("wordloom plan does not know [old_task]; leave it out of the recipe")
+        raise RecipeError(
+            "wordloom plan does not know [old_task]; take that table out of a copy of the recipe"
+        )
     config = _config(recipe)
     check_length(config, recipe.train.seq_len)
     model: Any = skeleton(config)
@@ -98,8 +108,8 @@ def _config(recipe: Recipe) -> Any:
     settings["vocab_size"] = recipe.model.get("vocab_size") or _tokenizer_size(recipe) or preset
     if settings["vocab_size"] is None:
         raise RecipeError(
-            "the size of the vocabulary is not known before the tokenizer is trained; give "
-            "model.vocab_size=NUMBER"
+            "the size of the vocabulary is not known before the tokenizer is trained or the prepared folder "
+            "is here; give model.vocab_size=NUMBER"
         )
     settings.setdefault("max_seq_len", recipe.train.seq_len)
     if family == "rnn":
@@ -124,6 +134,8 @@ def _tokenizer_size(recipe: Recipe) -> int | None:
     t = recipe.tokenizer
     if t.path is not None and Path(t.path).exists():
         return Tokenizer.from_pretrained(t.path).vocab_size
+    if isinstance(recipe.data, TextData) and (prepared := prepared_corpus(recipe)) is not None:
+        return tokenizer_of_prepared(prepared, recipe).vocab_size
     if t.kind is None:
         return None
     kind = TOKENIZERS[t.kind]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 from wordloom.errors import DeviceError, RecipeError
@@ -20,6 +21,8 @@ from wordloom.training.ranks import Ranks
 
 USABLE = 0.9  # of the memory of a GPU: CUDA, NCCL and gaps between blocks take the rest
 MOST_ADVICE = 3  # settings that a plan advises to change
+MOST_GPUS = 1 << 17  # that are tried where no setting suffices
+LEAST_STEP = 0.01  # seconds below which the start of computations decides, which the plan does not know
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +44,7 @@ class Hardware:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A change of one setting, and the bytes of a rank after it.
+    """A change of one setting after others, and the bytes of a rank with all of them.
 
     Attributes:
         setting: as it is given on the command line.
@@ -64,8 +67,8 @@ class ClusterPlan:
         memory: of the rank that needs most.
         speed: of training.
         steps: the steps of the run; None: the budget depends on the data or on this machine.
-        changes: settings to change if the run does not fit, the most effective first.
-        together: the bytes of a rank with all changes.
+        changes: settings to change one after another if the run does not fit.
+        enough: the number of GPUs on which it fits with the changes, if they do not suffice.
         notes: what the plan leaves out.
     """
 
@@ -79,7 +82,7 @@ class ClusterPlan:
     speed: Speed
     steps: int | None
     changes: tuple[Change, ...] = ()
-    together: int | None = None
+    enough: int | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -142,7 +145,7 @@ class ClusterPlan:
             "tokens_per_gpu": speed.micro_tokens,
             "least_tokens_per_gpu": speed.least_tokens,
             "changes": [vars(change) for change in self.changes],
-            "bytes_with_all_changes": self.together,
+            "gpus_that_suffice": self.enough,
             "notes": list(self.notes),
         }
 
@@ -162,8 +165,8 @@ def plan_recipe(
     plan = _plan(recipe, hardware)
     if plan.fits:
         return plan
-    changes, together = _advice(plan)
-    return replace(plan, changes=changes, together=together)
+    changes, enough = _advice(plan)
+    return replace(plan, changes=changes, enough=enough)
 
 
 def _plan(recipe: Recipe, hardware: Hardware, shape: ModelShape | None = None) -> ClusterPlan:
@@ -187,6 +190,8 @@ def _plan(recipe: Recipe, hardware: Hardware, shape: ModelShape | None = None) -
     of_step = last.parts(s.batch_size, s.micro_batch_size)
     rows, parts = max(part.count for part in of_step), len(of_step)
     compiled = s.compile != "off"
+    cluster = Cluster(gpu=hardware.gpu, layout=layout, utilisation=hardware.utilisation)
+    speed = speed_of(shape, s, cluster, rows=rows, parts=parts)
     return ClusterPlan(
         recipe=recipe,
         hardware=hardware,
@@ -195,17 +200,14 @@ def _plan(recipe: Recipe, hardware: Hardware, shape: ModelShape | None = None) -
         rows=rows,
         parts=parts,
         memory=peak_memory(shape, s, layout, rows=rows, parts=parts, compiled=compiled),
-        speed=speed_of(
-            shape, s, Cluster(gpu=hardware.gpu, layout=layout, utilisation=hardware.utilisation),
-            rows=rows, parts=parts,
-        ),
-        steps=_steps(recipe, shape),
-        notes=tuple(_notes(recipe, hardware)),
-    )  # fmt: skip
+        speed=speed,
+        steps=_steps(recipe, shape, speed),
+        notes=tuple(_notes(recipe, hardware, speed)),
+    )
 
 
-def _steps(recipe: Recipe, shape: ModelShape) -> int | None:
-    """Return the steps of the budget, or None for epochs and minutes, which need the data or the GPUs."""
+def _steps(recipe: Recipe, shape: ModelShape, speed: Speed) -> int | None:
+    """Return the steps of the budget, or None for epochs, which need the data."""
     s = recipe.train
     tokens = s.batch_size * s.seq_len
     if s.steps is not None:
@@ -214,19 +216,26 @@ def _steps(recipe: Recipe, shape: ModelShape) -> int | None:
         return max(1, -(-s.tokens // tokens))
     if s.flops is not None:
         return max(1, round(s.flops / (flops_per_token(shape.config, context=s.seq_len).training * tokens)))
+    if s.minutes is not None:
+        return max(1, round(60 * s.minutes / speed.step_seconds))
     return None
 
 
-def _notes(recipe: Recipe, hardware: Hardware) -> list[str]:
+def _notes(recipe: Recipe, hardware: Hardware, speed: Speed) -> list[str]:
     s, notes = recipe.train, []
     if s.batch_size % hardware.gpus:
         notes.append(
             f"train.batch_size {s.batch_size} does not divide by {hardware.gpus} GPUs: some wait for others"
         )
-    if s.epochs is not None or s.minutes is not None:
-        budget = "train.epochs" if s.epochs is not None else "train.minutes"
+    if s.epochs is not None:
         notes.append(
-            f"the steps of {budget} are not known before the data is read; give train.tokens=NUMBER for days"
+            "the steps of train.epochs are not known before the data is read; give train.tokens=NUMBER for "
+            "days"
+        )
+    if speed.step_seconds < LEAST_STEP:
+        notes.append(
+            "a step will take longer: starting its computations on a GPU takes some "
+            f"{1000 * LEAST_STEP:.0f} ms"
         )
     if isinstance(recipe.data, CausalData) and recipe.data.document_mask:
         notes.append("the masks of data.document_mask are not counted")
@@ -237,53 +246,100 @@ def _notes(recipe: Recipe, hardware: Hardware) -> list[str]:
 
 
 def _advice(plan: ClusterPlan) -> tuple[tuple[Change, ...], int | None]:
-    """Return the changes that leave the fewest bytes, and the bytes that all of them leave together."""
-    found: list[tuple[Change, ClusterPlan, tuple[str, Any]]] = []
-    for setting, update in _candidates(plan):
+    """Return changes to make one after another, and the GPUs that make those of the result unnecessary.
+
+    Of all sets of at most three changes that fit, it is the one that changes least: the fewest that change
+    the result, then the fewest of all.  If no set fits, it is the one that leaves the fewest bytes.
+    """
+    equal, others = _candidates(plan)
+    sets = [
+        (len(lossy), len(kept) + len(lossy), (*kept, *lossy))
+        for lossy in _subsets(others)
+        for kept in _subsets(equal)
+        if 1 <= len(kept) + len(lossy) <= MOST_ADVICE
+    ]
+    best: tuple[Any, tuple[tuple[str, Any], ...]] | None = None
+    keeps_result = False
+    for lossy_count, count, updates in sorted(sets, key=lambda each: each[:2]):
+        if best is not None and best[0][0] == 0 and best[0][1:3] < (lossy_count, count):
+            break  # a smaller change fits
         try:
-            after = _changed(plan, [update])
+            after = _changed(plan, updates)
         except (RecipeError, DeviceError, ValueError):
             continue  # the recipe does not allow it
-        if after.memory.total < plan.memory.total:
-            change = Change(setting=setting, total=after.memory.total, fits=after.fits)
-            found.append((change, after, update))
-    found.sort(key=lambda each: each[0].total)
-    best = found[:MOST_ADVICE]
-    if len(best) < 2:
-        return tuple(change for change, _, _ in best), None
+        total = after.memory.total
+        if total >= plan.memory.total:
+            continue
+        keeps_result |= after.fits and not lossy_count
+        key = (0, lossy_count, count, total) if after.fits else (1, total)
+        if best is None or key < best[0]:
+            best = key, updates
+    changes = [] if best is None else _one_after_another(plan, best[1])
+    if keeps_result:
+        return tuple(changes), None
     try:
-        together = _changed(plan, [update for _, _, update in best]).memory.total
+        kept_plan = _changed(plan, equal)
     except (RecipeError, DeviceError, ValueError):
-        together = None
-    return tuple(change for change, _, _ in best), together
+        kept_plan = plan
+    return tuple(changes), _enough(kept_plan)
 
 
-def _candidates(plan: ClusterPlan) -> list[tuple[str, tuple[str, Any]]]:
-    """Return changes of one setting: as they are given on the command line, and as (name, value)."""
-    s, gpus = plan.recipe.train, plan.hardware.gpus
-    candidates: list[tuple[str, tuple[str, Any]]] = []
-    if gpus > 1 and s.shard != "full":
-        candidates.append(("train.shard=full", ("shard", "full")))
+def _subsets(items: Sequence[tuple[str, Any]]) -> list[tuple[tuple[str, Any], ...]]:
+    return [subset for size in range(MOST_ADVICE + 1) for subset in combinations(items, size)]
+
+
+def _one_after_another(plan: ClusterPlan, updates: Sequence[tuple[str, Any]]) -> list[Change]:
+    """Return each of ``updates`` with the bytes of a rank after it and those before."""
+    changes = []
+    for number, (name, value) in enumerate(updates, start=1):
+        after = _changed(plan, updates[:number])
+        changes.append(Change(setting=_as_given(name, value), total=after.memory.total, fits=after.fits))
+    return changes
+
+
+def _enough(plan: ClusterPlan) -> int | None:
+    """Return the number of GPUs on which the plan fits if they share out the weights; None if none does."""
+    gpus = plan.hardware.gpus
+    while (gpus := 2 * gpus) <= MOST_GPUS:
+        try:
+            if _changed(plan, [("gpus", gpus), ("shard", "full")]).fits:
+                return gpus
+        except (RecipeError, DeviceError, ValueError):
+            return None
+    return None
+
+
+def _as_given(name: str, value: Any) -> str:
+    """Return a change as it is given on the command line."""
+    if name == "lora":
+        return f"lora.rank={value['rank']}"
+    return f"train.{name}={str(value).lower() if isinstance(value, bool) else value}"
+
+
+def _candidates(plan: ClusterPlan) -> list[list[tuple[str, Any]]]:
+    """Return changes of one setting: those that keep the result, and those that do not."""
+    s = plan.recipe.train
+    equal: list[tuple[str, Any]] = []
+    if plan.hardware.gpus > 1 and s.shard != "full":
+        equal.append(("shard", "full"))
     if plan.rows > 1:
-        candidates.append(("train.micro_batch_size=1", ("micro_batch_size", 1)))
+        equal.append(("micro_batch_size", 1))
     if not s.gradient_checkpointing:
-        candidates.append(("train.gradient_checkpointing=true", ("gradient_checkpointing", True)))
-    candidates += [
-        (f"train.precision={mode}", ("precision", mode))
-        for mode in ("bf16", "bf16-pure")
-        if s.precision != mode
-    ]
-    if s.shard != "none":
-        candidates.append((f"--gpus {2 * gpus}", ("gpus", 2 * gpus)))
-    if s.seq_len > 256:
-        candidates.append((f"train.seq_len={s.seq_len // 2}", ("seq_len", s.seq_len // 2)))
-    if s.optimizer == "adamw":
-        candidates.append(("train.optimizer=sgd", ("optimizer", "sgd")))
-    if s.optimizer == "muon":
-        candidates.append(("train.optimizer=adamw", ("optimizer", "adamw")))
+        equal.append(("gradient_checkpointing", True))
+    if s.precision == "fp32":
+        equal.append(("precision", "bf16"))
+    others: list[tuple[str, Any]] = []
     if plan.recipe.start_from is not None and plan.recipe.lora is None:
-        candidates.append(("lora.rank=8", ("lora", {"rank": 8})))
-    return candidates
+        others.append(("lora", {"rank": 8}))
+    if s.precision != "bf16-pure":
+        others.append(("precision", "bf16-pure"))
+    if s.seq_len > 256:
+        others.append(("seq_len", s.seq_len // 2))
+    if s.optimizer == "adamw":
+        others.append(("optimizer", "sgd"))
+    if s.optimizer == "muon":
+        others.append(("optimizer", "adamw"))
+    return [equal, others]
 
 
 def _changed(plan: ClusterPlan, updates: Sequence[tuple[str, Any]]) -> ClusterPlan:
