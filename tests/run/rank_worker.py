@@ -1,7 +1,8 @@
 """Train the runs of a JSON file, one after another; torchrun starts this on every rank.
 
-``"rank 0"`` and ``"rank 1"`` of a run hold settings of one rank alone, and ``"limit"`` the largest file that
-rank 0 can write.  With ``"held"``, a folder, rank 1 writes a checkpoint when a file of its name is there.
+``"rank 0"`` and ``"rank 1"`` of a run hold settings of one rank alone, ``"version"`` that of the packages of
+rank 1, and ``"limit"`` the largest file that rank 0 can write.  With ``"held"``, a folder, rank 1 writes a
+checkpoint when a file of its name is there.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
+import wordloom.run.ranks
 from wordloom.errors import RankError, WordloomError
 from wordloom.run import train
 
@@ -33,6 +35,8 @@ def main(path: Path) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (run["limit"], run["limit"]))
         if "held" in run and rank == "1":
             hold_checkpoints(Path(run["held"]))
+        if "version" in run and rank == "1":
+            wordloom.run.ranks.version = lambda name, given=run["version"]: given
         settings = [*run["settings"], *run.get(f"rank {rank}", [])]
         train(run["recipe"], settings, out=run["out"], start_from=run["start"], resume=run["resume"])
 

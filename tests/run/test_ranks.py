@@ -351,9 +351,11 @@ def test_the_mistakes_of_one_rank_are_one_line(place: Path, rng: random.Random) 
     full = run_of(recipe, place / "full", "train.save_every=1000") | {"limit": 30_000}
     assert "could not write checkpoint" in error_on_ranks(2, place, full)
     assert not list((place / "full" / "checkpoints").iterdir())
-    other = rng.choice([["seed=6"], [f"data.train={place}/other.jsonl"]])
+    other = rng.choice([
+        {"rank 1": ["seed=6"]}, {"rank 1": [f"data.train={place}/other.jsonl"]}, {"version": "0.0"}
+    ])  # fmt: skip
     (place / "other.jsonl").write_text((place / "corpus.jsonl").read_text().replace("cat", "cow"))
-    differs = error_on_ranks(2, place, run_of(recipe, place / "differs") | {"rank 1": other})
+    differs = error_on_ranks(2, place, run_of(recipe, place / "differs") | other)
     assert differs.startswith("rank 1 has another ")
     assert not (place / "differs").exists()
     diverges = run_of(recipe, place / "diverges", "train.learning_rate=1e30", "train.warmup_steps=0")
