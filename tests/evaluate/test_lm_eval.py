@@ -1,0 +1,189 @@
+"""lm-eval with Wordloom's model: the results of lm-eval's own ``hf`` model on the same folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.evaluate.conftest import sharpened
+
+from wordloom.errors import EvaluationError
+from wordloom.models import GPT2Config, LlamaConfig, RNNConfig
+from wordloom.text import Tokenizer
+from wordloom.weights import save_model
+
+lm_eval = pytest.importorskip("lm_eval", reason="the package lm-eval is not installed")
+
+from lm_eval.api.instance import Instance  # noqa: E402
+from lm_eval.models.huggingface import HFLM  # noqa: E402
+from lm_eval.tasks import TaskManager  # noqa: E402
+
+from wordloom.lm_eval import WordloomLM  # noqa: E402
+
+WORDS = ["Once", "upon", "a", "time", "there", "was", "little", "girl", "named", "she", "loved", "to", "the"]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module", params=["stories260K", "gpt2", "llama"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LLaMA whose prompts begin with BOS, and models with a byte-level tokenizer."""
+    if request.param == "stories260K":
+        data: Path = request.getfixturevalue("data")
+        return data / "weights" / "stories260K" / "hf"
+    path = tmp_path_factory.mktemp(request.param)
+    tokenizer = Tokenizer.train([" ".join(WORDS)] * 3, kind="bpe", vocab_size=300)
+    shape = {"vocab_size": tokenizer.vocab_size, "max_seq_len": 48, "dim": 24, "n_layers": 2, "n_heads": 3}
+    config = GPT2Config(**shape) if request.param == "gpt2" else LlamaConfig(hidden_dim=40, **shape)
+    save_model(sharpened(config, seed=random.randrange(1 << 20)), path, tokenizer=tokenizer)
+    return path
+
+
+@pytest.fixture(scope="module")
+def both(folder: Path) -> tuple[WordloomLM, Any]:
+    ours = WordloomLM(str(folder), device="cpu")
+    theirs = HFLM(pretrained=str(folder), device="cpu", batch_size=4, dtype="float32")
+    assert (ours.max_length, ours.prefix_token_id, ours.eot_token_id) == (
+        theirs.max_length, theirs.prefix_token_id, theirs.eot_token_id,
+    )  # fmt: skip
+    return ours, theirs
+
+
+def text(rng: random.Random, longest: int) -> str:
+    return " ".join(rng.choices(WORDS, k=rng.randint(1, longest)))
+
+
+def requests_of(kind: str, arguments: list[tuple[Any, ...]]) -> list[Instance]:
+    return [Instance(kind, {}, each, i) for i, each in enumerate(arguments)]
+
+
+def test_loglikelihoods(both: tuple[WordloomLM, Any], rng: random.Random) -> None:
+    """With and without a context, a space at either side, and contexts that exceed the window."""
+    ours, theirs = both
+    pairs = [(text(rng, 9), f" {text(rng, 3)}") for _ in range(12)]
+    pairs += [("", text(rng, 5)), (f"{text(rng, 3)} ", text(rng, 2)), (f"{text(rng, 3)}\n", text(rng, 2))]
+    pairs += [(text(rng, 700 if ours.max_length > 100 else 60), f" {text(rng, 2)}")]
+    requests = requests_of("loglikelihood", pairs)
+    for mine, expected in zip(ours.loglikelihood(requests), theirs.loglikelihood(requests), strict=True):
+        assert mine[0] == pytest.approx(expected[0], rel=1e-4, abs=1e-4)
+        assert mine[1] == expected[1]
+
+
+def test_rolling(both: tuple[WordloomLM, Any], rng: random.Random) -> None:
+    ours, theirs = both
+    long = 900 if ours.max_length > 100 else 90
+    requests = requests_of("loglikelihood_rolling", [(text(rng, n),) for n in (1, 7, long, 20)])
+    mine, expected = ours.loglikelihood_rolling(requests), theirs.loglikelihood_rolling(requests)
+    assert mine == pytest.approx(expected, rel=1e-4)
+
+
+def test_generation(both: tuple[WordloomLM, Any], rng: random.Random) -> None:
+    """Greedy answers of several lengths, with and without stop strings, and prompts that are cut."""
+    ours, theirs = both
+    stops = [[], ["."], ["\n", " she"], ["e"]]
+    arguments: list[tuple[Any, ...]] = [
+        (text(rng, 6), {"until": rng.choice(stops), "max_gen_toks": rng.choice([1, 5, 12])})
+        for _ in range(10)
+    ]
+    if ours.max_length < 100:
+        arguments.append((text(rng, 60), {"until": [], "max_gen_toks": 9}))
+    requests = requests_of("generate_until", arguments)
+    assert ours.generate_until(requests) == theirs.generate_until(requests_of("generate_until", arguments))
+
+
+@pytest.fixture
+def tasks(tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Tasks of one's own: minimal pairs, choices, perplexity and answers, on local files."""
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    rows = [
+        {"question": text(rng, 5), "choices": [text(rng, n) for n in (2, 3, 4)], "answer": rng.randrange(3),
+         "good": text(rng, 6), "bad": text(rng, 6), "page": text(rng, 30)} for _ in range(14)
+    ]  # fmt: skip
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    common = f'dataset_path: json\ndataset_kwargs: {{data_files: {{test: "{data}"}}}}\ntest_split: test\n'
+    (tmp_path / "own").mkdir()
+    for name, body in {
+        "own_choices": 'output_type: multiple_choice\ndoc_to_text: "{{question}}"\ndoc_to_target: answer\n'
+        "doc_to_choice: choices\nmetric_list: [{metric: acc}, {metric: acc_norm}]\n",
+        "own_pairs": 'output_type: multiple_choice\ndoc_to_text: ""\ndoc_to_target: 0\n'
+        'doc_to_choice: "{{[good, bad]}}"\nmetric_list: [{metric: acc}]\n',
+        "own_pages": 'output_type: loglikelihood_rolling\ndoc_to_text: ""\ndoc_to_target: "{{page}}"\n'
+        "metric_list: [{metric: word_perplexity}, {metric: bits_per_byte}]\n",
+        "own_answers": 'output_type: generate_until\ndoc_to_text: "{{question}}"\ndoc_to_target: "{{good}}"\n'
+        'generation_kwargs: {until: ["."], max_gen_toks: 6}\nmetric_list: [{metric: exact_match}]\n',
+    }.items():
+        (tmp_path / "own" / f"{name}.yaml").write_text(f"task: {name}\n{common}{body}")
+    return tmp_path / "own"
+
+
+def test_tasks_of_ones_own(both: tuple[WordloomLM, Any], tasks: Path) -> None:
+    names = ["own_choices", "own_pairs", "own_pages", "own_answers"]
+    found = [
+        lm_eval.simple_evaluate(
+            model, tasks=names, task_manager=TaskManager(include_path=str(tasks), include_defaults=False),
+            bootstrap_iters=0,
+        )["results"]
+        for model in both
+    ]  # fmt: skip
+    for name in names:
+        for metric, value in found[1][name].items():
+            if isinstance(value, float):
+                assert found[0][name][metric] == pytest.approx(value, rel=1e-4), (name, metric)
+
+
+def test_the_command(tasks: Path, data: Path, tmp_path: Path) -> None:
+    model = f"pretrained={data / 'weights' / 'stories260K' / 'hf'}"
+    arguments = ["--model", "wordloom", "--model_args", model, "--tasks", "own_pairs",
+                 "--include_path", str(tasks), "--output_path", str(tmp_path / "out")]  # fmt: skip
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "src"),
+        "HF_DATASETS_CACHE": str(tmp_path / "cache"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "wordloom.lm_eval", *arguments], capture_output=True, text=True,
+        env=environment, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "|own_pairs|" in done.stdout.replace(" ", "")
+    (results,) = (tmp_path / "out").rglob("results_*.json")
+    assert json.loads(results.read_text())["results"]["own_pairs"]["acc,none"] is not None
+    nowhere = [*arguments[:3], "pretrained=nowhere", *arguments[4:]]
+    refused = subprocess.run(
+        [sys.executable, "-m", "wordloom.lm_eval", *nowhere], capture_output=True, text=True, env=environment,
+        timeout=200,
+    )  # fmt: skip
+    assert refused.returncode == 2
+    assert refused.stderr.splitlines()[-1].startswith("wordloom: nowhere")
+
+
+def test_a_recurrent_model_has_no_limit(tmp_path: Path, rng: random.Random) -> None:
+    tokenizer = Tokenizer.train([" ".join(WORDS)], kind="byte")
+    config = RNNConfig(vocab_size=tokenizer.vocab_size, dim=9, hidden_dim=11, n_layers=1, cell="gru")
+    save_model(sharpened(config), tmp_path / "rnn", tokenizer=tokenizer)
+    model = WordloomLM(str(tmp_path / "rnn"), device="cpu")
+    words = text(rng, 40)
+    (total,) = model.loglikelihood_rolling(requests_of("loglikelihood_rolling", [(words,)]))
+    ids = [tokenizer.eos_id, *tokenizer.encode_ids(words)]
+    with torch.no_grad():
+        rows = model.lm.model(torch.tensor([ids]))[0].double().log_softmax(-1)
+    assert total == pytest.approx(float(rows[:-1].gather(1, torch.tensor(ids[1:])[:, None]).sum()), rel=1e-5)
+
+
+def test_refusals(both: tuple[WordloomLM, Any], folder: Path) -> None:
+    ours, _ = both
+    with pytest.raises(EvaluationError, match="a task asks for num_beams; allowed: temperature"):
+        ours.generate_until(requests_of("generate_until", [("Once", {"until": [], "num_beams": 4})]))
+    with pytest.raises(EvaluationError, match="leaves no room for a prompt"):
+        ours.generate_until(requests_of("generate_until", [("Once", {"max_gen_toks": 9999})]))
+    with pytest.raises(EvaluationError, match="max_length 99999 does not fit the model"):
+        WordloomLM(str(folder), max_length=99999, device="cpu")
+    with pytest.raises(EvaluationError, match="a continuation has 0 tokens"):
+        ours._loglikelihood_tokens([(None, [1], [])])
