@@ -2,14 +2,15 @@
 
 Run as a script, it decodes with each program and compares the logits with those of the modules.  Weights,
 caches and all arrays that a program is given lie against a page that may not be touched: a read or write past
-an array ends the process by a signal.  Each case runs twice, with the forbidden page behind the arrays and in
-front of them.  The other side of an array is filled with NaN, which would show in the logits.
+an array ends the process by a signal.  The forbidden page is behind the arrays or in front, drawn anew
+in each run.  The other side of an array is filled with NaN, which would show in the logits.
 """
 
 from __future__ import annotations
 
 import ctypes
 import mmap
+import random
 import resource
 import sys
 from collections.abc import Callable, Iterator
@@ -219,8 +220,7 @@ def cases() -> Iterator[tuple[str, torch.dtype, int, bool]]:
     for name in CASES:
         for dtype in (torch.float32, torch.bfloat16):
             for rows in (1, 9):
-                for behind in (True, False):
-                    yield name, dtype, rows, behind
+                yield name, dtype, rows, random.random() < 0.5
 
 
 if __name__ == "__main__":
@@ -233,7 +233,8 @@ if __name__ == "__main__":
             for case in cases():
                 print(*case, flush=True)
                 check(CASES[case[0]], *case[1:3], Guard(behind=case[3]))
-            for name, rows, behind in product(IN_8_BITS, (1, 9), (True, False)):
+            for name, rows in product(IN_8_BITS, (1, 9)):
+                behind = random.random() < 0.5
                 print(name, "in 8 bits", rows, behind, flush=True)
                 check(CASES[name], torch.float32, rows, Guard(behind=behind), in_8_bits=True)
         print("all done")
