@@ -16,6 +16,7 @@ from typer import Option
 
 from wordloom.cli import (
     average,
+    card,
     convert,
     demo,
     evaluate,
@@ -24,6 +25,7 @@ from wordloom.cli import (
     merge,
     plan,
     predict,
+    push,
     serve,
     slurm,
     sweep,
@@ -78,6 +80,8 @@ app.command("average")(average.command)
 app.command("convert")(convert.command)
 app.command("merge")(merge.command)
 app.command("export")(export.command)
+app.command("card")(card.command)
+app.command("push")(push.command)
 app.add_typer(inspect.app, name="inspect")
 app.add_typer(lab.app, name="lab", help="Reproduce the figures of papers with small experiments.")
 app.command("demo")(demo.command)

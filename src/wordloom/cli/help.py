@@ -89,7 +89,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "convert": ("convert runs/llama --kv-heads 2 --out runs/llama-grouped",),
     "merge": ("merge runs/base --adapter runs/adapter --out runs/merged",),
-    "export": ("export runs/llama --out llama.gguf --dtype q8_0",),
+    "export": (
+        "export runs/llama --out llama.gguf --dtype q8_0",
+        "export runs/sentences --to onnx --out sentences.onnx",
+    ),
+    "card": ("card runs/llama --license apache-2.0 --language en",),
+    "push": ("push runs/llama me/my-llama --dry-run", "push runs/llama me/my-llama --private"),
     "average": ("average runs/llama --last 5 --out runs/llama-average",),
     "inspect parameters": ("inspect llama-7b", "inspect runs/llama parameters --context 512"),
     "inspect pattern": ("inspect runs/llama pattern --plot pattern.png",),

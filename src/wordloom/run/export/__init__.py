@@ -1,1 +1,1 @@
-"""Write checkpoints in the formats of other runtimes: GGUF for llama.cpp."""
+"""Write checkpoints in the formats of other runtimes: GGUF for llama.cpp, and ONNX."""

@@ -16,6 +16,7 @@ from wordloom.errors import CheckpointError
 from wordloom.run.checkpoint.loaders import read_checkpoint
 from wordloom.run.export.gguf_layout import layout_of, tensors_of
 from wordloom.run.export.gguf_tokenizer import tokenizer_fields
+from wordloom.run.export.writing import check_out
 from wordloom.run.models.tokenizers import folder_tokenizer
 from wordloom.weights import load_model
 
@@ -53,11 +54,7 @@ def export_gguf(folder: str | Path, out: str | Path, *, kind: Kind = "f16", forc
     Raises CheckpointError: a model or tokenizer that llama.cpp does not have, an adapter, weights beyond the
     range of ``kind``, a file that exists unless ``force``; and without the package gguf.
     """
-    gguf, out = _package(), Path(out)
-    if out.exists() and not force:
-        raise CheckpointError(f"'{out}' exists; choose another name, or replace it with --force")
-    if out.is_dir() or not out.parent.is_dir():
-        raise CheckpointError(f"'{out}' cannot be written; name a file in a folder that exists")
+    gguf, out = _package(), check_out(out, force=force)
     checkpoint = read_checkpoint(folder)
     if checkpoint.base is not None:
         raise CheckpointError(f"{folder} holds an adapter; merge it into its base first (wordloom merge)")

@@ -1,0 +1,38 @@
+"""``wordloom push CHECKPOINT OWNER/NAME``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from typer import Argument
+
+from wordloom.cli import options
+from wordloom.cli.options import option
+
+
+def command(
+    checkpoint: options.CHECKPOINT,
+    repository: Annotated[str, Argument(help="The repository, OWNER/NAME; it is made if it does not exist.")],
+    private: bool = option(False, "Make a new repository private.", "--private"),
+    message: str | None = option(None, "The message of the commit."),
+    endpoint: str | None = option(
+        None, "The address of the hub.  [default: $HF_ENDPOINT, else https://huggingface.co]", metavar="URL"
+    ),
+    dry_run: bool = option(False, "Only list the files.", "--dry-run"),
+) -> None:
+    """Upload a checkpoint with its model card to a hub.
+
+    The checkpoints and logs of a run stay here. The token is that of `hf auth login`, or $HF_TOKEN.
+    """
+    from wordloom.run.share.push import files_to_push, left_open, push
+
+    files = files_to_push(checkpoint)
+    for each in files:
+        typer.echo(f"{each.bytes:>15,}  {each.name}")
+    for gap in left_open(checkpoint):
+        typer.echo(f"note: the card has to be filled in: {gap}", err=True)
+    if dry_run:
+        return
+    address = push(checkpoint, repository, private=private, message=message, endpoint=endpoint)
+    typer.echo(f"pushed: {address}")

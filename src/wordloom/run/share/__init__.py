@@ -1,0 +1,1 @@
+"""Share a checkpoint: its model card, and the upload to a hub."""
