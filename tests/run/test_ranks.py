@@ -213,7 +213,7 @@ def test_a_run_resumes_on_another_number_of_ranks(place: Path, rng: random.Rando
     train(recipe, one["settings"], out=place / "begun", resume=True)
     assert_equal_runs(whole, place / "begun")
     cut(whole, 10)
-    on_ranks(3, place, run_of(recipe, whole, *given, "train.shard=full", resume=True))
+    on_ranks(rng.choice([3, 4]), place, run_of(recipe, whole, *given, "train.shard=full", resume=True))
     assert_equal_runs(place / "begun", whole)
 
 
