@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests.evaluate.conftest import sharpened
 
 from wordloom.data import ChoiceRow
 from wordloom.errors import EvaluationError, TokenizerError
 from wordloom.evaluate import choices
 from wordloom.evaluate.continuations import ContinuationReader
+from wordloom.models import RNNConfig, context_limit
 
 WORDS = [
     "the",
@@ -42,7 +44,9 @@ def rows_of(rng: random.Random, n: int) -> list[ChoiceRow]:
 
     rows = []
     for i in range(n):
-        listed = tuple(text(3) for _ in range(rng.randint(2, 5)))
+        listed = tuple(dict.fromkeys(text(3) for _ in range(rng.randint(2, 5))))  # equal ones may tie
+        if len(listed) < 2:
+            listed = (*listed, f"{listed[0]} too")
         answer, form = rng.randrange(len(listed)), rng.randrange(5)
         context = ["", "Question: ", "Question: ", "", ""][form] + text(2) + (" Answer:" * (form == 2))
         if form == 4:
@@ -63,9 +67,11 @@ def text_of(row: ChoiceRow, number: int) -> tuple[str, str]:
 
 @torch.no_grad()
 def nats(model: Any, before: list[int], after: list[int]) -> float:
+    """A text that exceeds the window loses its beginning."""
     ids, total = [*before, *after], 0.0
+    begin = max(0, len(ids) - 1 - (context_limit(model.config) or len(ids)))
     for i in range(len(before), len(ids)):
-        row = model(torch.tensor([ids[max(0, i - 32) : i]]))[0, -1].double().log_softmax(-1)
+        row = model(torch.tensor([ids[begin:i]]))[0, -1].double().log_softmax(-1)
         total -= float(row[ids[i]])
     return total
 
@@ -73,7 +79,9 @@ def nats(model: Any, before: list[int], after: list[int]) -> float:
 def test_answers_by_hand(llama, gpt2, byte_tokenizer, rng: random.Random) -> None:
     """Bytes have a boundary everywhere, so that the continuation is its space and its bytes."""
     rows, t = rows_of(rng, 25), byte_tokenizer
-    for model in (llama, gpt2):
+    cell = rng.choice(["rnn_tanh", "lstm", "gru"])
+    rnn = sharpened(RNNConfig(vocab_size=t.vocab_size, dim=9, hidden_dim=11, n_layers=1, cell=cell))
+    for model in (llama, gpt2, rnn):
         seen: list[bool] = []
         scores = choices(model, t, rows, batch_size=rng.choice([None, 1, 7]), progress=seen.append)
         by_sum, per_character = [], []
