@@ -74,15 +74,16 @@ def greedy(model: Any, ids: list[int], n: int) -> tuple[list[int], list[torch.Te
     return ids[-n:], rows
 
 
-def check_text(model: Any, path: Path, rng: random.Random, context: int) -> None:
+def check_text(model: Any, tokenizer: Tokenizer, path: Path, rng: random.Random, context: int) -> None:
     """Greedy tokens and the probabilities after a prompt are ours, up to the rounding of llama.cpp."""
     V = model.config.vocab_size
-    prompts = [[rng.randrange(V) for _ in range(rng.randrange(1, context // 2))] for _ in range(6)]
+    prompts = [[rng.randrange(V) for _ in range(rng.randrange(1, context // 2))] for _ in range(16)]
     n = 12
     answers = llama_cpp(path, [{"tokens": p, "n": each} for p in prompts for each in (n, 1)], context=context)
-    compared = 0
+    compared = whole = 0
     for prompt, written, first in zip(prompts, answers[::2], answers[1::2], strict=True):
         tokens, rows = greedy(model, prompt, n)
+        whole += tokens[0] < tokenizer.vocab_size and "\ufffd" not in tokenizer.decode(tokens[:1])
         for _, top in first["steps"]:  # not reported within a character of several tokens
             compared += 1
             for each, logprob in top:
@@ -92,7 +93,7 @@ def check_text(model: Any, path: Path, rng: random.Random, context: int) -> None
                 best = rows[i].topk(2).values
                 assert float(best[0] - best[1]) < 0.02, (prompt, i)
                 break
-    assert compared
+    assert compared or not whole
 
 
 LLAMAS: dict[str, dict[str, Any]] = {
@@ -118,7 +119,7 @@ def test_llama_cpp_writes_what_a_llama_writes(name: str, tmp_path: Path, rng: ra
     model = save(tmp_path / "model", config, tokenizer, rng)
     done = export_gguf(tmp_path / "model", tmp_path / "model.gguf", kind="f32")
     assert done.architecture == ("granite_swa" if "band" in name else "llama")
-    check_text(model, done.path, rng, 64)
+    check_text(model, tokenizer, done.path, rng, 64)
 
 
 @pytest.mark.parametrize("settings", [{}, {"bias": False, "tie_embeddings": False, "hidden_dim": 50}])
@@ -129,7 +130,7 @@ def test_llama_cpp_writes_what_a_gpt2_writes(settings: Any, tmp_path: Path, rng:
     )
     model = save(tmp_path / "model", config, tokenizer, rng)
     done = export_gguf(tmp_path / "model", tmp_path / "model.gguf", kind="f32")
-    check_text(model, done.path, rng, 64)
+    check_text(model, tokenizer, done.path, rng, 64)
 
 
 @pytest.mark.parametrize(
