@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 
 def plain_table(title: str | None, *columns: str) -> Table:
@@ -21,4 +22,7 @@ def print_unwrapped(table: Table, console: Console | None = None) -> None:
     table.width = console.measure(table, options=console.options.update_width(1000)).maximum
     with console.capture() as printed:
         console.print(table, crop=False, highlight=False)
-    console.file.write("".join(f"{line.rstrip()}\n" for line in printed.get().splitlines()))
+    for line in printed.get().splitlines():
+        text = Text.from_ansi(line)
+        text.rstrip()
+        console.print(text, soft_wrap=True, highlight=False)

@@ -26,6 +26,7 @@ from wordloom.run.models.tokenizers import Vocabularies
 from wordloom.run.tasks.translation.scores import align, pairs_to_score
 from wordloom.run.tasks.translation.task import _evaluate, pair_corpus, recipe_vocabularies
 from wordloom.text import Tokenizer
+from wordloom.training.ranks import ALONE
 from wordloom.weights import load_model, save_model
 
 FAMILIES = ("transformer", "seq2seq")
@@ -78,7 +79,7 @@ def test_scores_are_sacrebleus_and_the_loss_is_that_of_training(place, tmp_path,
     shards = prepare_pairs(
         corpus, translator.source_tokenizer, translator.tokenizer, part="all", cache=tmp_path
     )
-    trained = _evaluate(translator.model, PairBatches(shards, batch_tokens=50, order="sequential"))
+    trained = _evaluate(translator.model, ALONE, PairBatches(shards, batch_tokens=50, order="sequential"))
     assert found["loss"] == pytest.approx(trained["loss"], rel=1e-5)
     assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
     scores = {score["name"]: score for score in json.loads(printed)["scores"]}
