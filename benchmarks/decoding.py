@@ -39,9 +39,11 @@ from wordloom.generate.fast import accelerate
 from wordloom.kernels.threads import one_thread
 from wordloom.models import PRESETS, LlamaConfig, build
 from wordloom.models.building.quantized import quantize_model
+from wordloom.run.export.gguf import Kind, write_gguf
 from wordloom.weights import load_model, save_model
 
 PEERS = Path(__file__).parent / "peers"
+GGUF_KINDS: dict[str, Kind] = {"BF16": "bf16", "Q8_0": "q8_0"}
 TEXT_TOKENS = 256
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.bfloat16}  # of transformers' side
 BYTES = {"fp32": 4, "bf16": 2, "int8": 1 + 2 / 64}  # a weight
@@ -119,18 +121,16 @@ def llama_cpp_kinds(model: Any, dtypes: list[str]) -> list[str]:
     if not isinstance(model.config, LlamaConfig) or not (PEERS / ".llama_cpp").exists():
         print("llama.cpp is left out: see benchmarks/peers/install_llama_cpp.py", file=sys.stderr)
         return []
-    return [kind for kind in ("BF16", "Q8_0") if kind == "Q8_0" or "bf16" in dtypes]
+    return [kind for kind in GGUF_KINDS if kind == "Q8_0" or "bf16" in dtypes]
 
 
 class LlamaCpp:
     """A process that runs llama.cpp on the weights of ``model``; see ``peers/llama_cpp_side.py``."""
 
     def __init__(self, model: Any, folder: Path, kind: str, given: argparse.Namespace) -> None:
-        sys.path.insert(0, str(PEERS))
-        from gguf_file import write_gguf
-
         path, self.folder = folder / f"{kind}.gguf", folder
-        write_gguf(model, path, kind)
+        vocabulary = {"ggml.model": "no_vocab"}  # the file is for token ids
+        write_gguf(model, path, kind=GGUF_KINDS[kind], name="model", tokenizer=vocabulary)
         length = max(given.prompt + given.new, TEXT_TOKENS)
         sizes = [str(given.threads), str(max(given.batch)), str(length)]
         command = [sys.executable, str(PEERS / "llama_cpp_side.py"), str(path), *sizes]

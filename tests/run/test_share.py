@@ -180,7 +180,10 @@ def test_the_commands(run: Path, hub: tuple[str, type[Hub]], tmp_path: Path) -> 
     assert f"wrote {folder}/README.md" in done.stdout
     assert "to fill in: what the model is for and not for" in done.stdout
     again = CliRunner().invoke(app, ["card", str(folder)])
-    assert "exists; choose another --out" in str(again.exception)
+    assert "exists; choose another name, or replace it with --force" in str(again.exception)
+    weights = str(folder / "model.safetensors")
+    kept = CliRunner().invoke(app, ["card", str(folder), "--out", weights, "--force"])
+    assert "would be read and written" in str(kept.exception)
     listed = CliRunner().invoke(app, ["push", str(folder), "me/mine", "--dry-run"])
     assert listed.exit_code == 0
     assert not server.made

@@ -8,7 +8,7 @@ import typer
 
 from wordloom.cli import options
 from wordloom.cli.options import option
-from wordloom.errors import WordloomError
+from wordloom.cli.usage import refuse_existing
 
 
 def command(
@@ -33,8 +33,8 @@ def command(
     from wordloom.run.share.push import left_open
 
     path = out or checkpoint / NAME
-    if path.exists() and not force:
-        raise WordloomError(f"'{path}' exists; choose another --out, or replace it with --force")
+    own = () if path == checkpoint / NAME else (checkpoint,)
+    refuse_existing(path, force=force, inputs=scores or (), models=own)
     write_text(path, model_card(checkpoint, licence=licence, languages=language or (), scores=scores or ()))
     typer.echo(f"wrote {path}")
     if path == checkpoint / NAME:

@@ -38,7 +38,8 @@ def command(
 
         refuse(ctx, "the numbers of an onnx file are f32", "dtype")
         encoder = export_onnx(checkpoint, out or checkpoint / f"{name}.onnx", force=force)
-        typer.echo(f"wrote {encoder.path}: {encoder.bytes / 1e6:,.1f} MB, {' and '.join(encoder.outputs)}")
+        paths = " and ".join(str(path) for path in (encoder.path, encoder.weights) if path is not None)
+        typer.echo(f"wrote {paths}: {encoder.bytes / 1e6:,.1f} MB, {' and '.join(encoder.outputs)}")
         if encoder.largest is not None:
             typer.echo(f"largest difference from Wordloom, as onnxruntime computes it: {encoder.largest:.1e}")
         return

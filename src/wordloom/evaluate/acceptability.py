@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from wordloom.data.rows.minimal_pairs import MinimalPair
     from wordloom.text import Tokenizer
 
-PUBLISHED = {"n-gram": 0.612, "LSTM": 0.698, "Transformer-XL": 0.696, "GPT-2": 0.830}
-"""Published means over BLiMP's paradigms (Warstadt et al. 2020, table 3)."""
-
 
 def acceptability(
     model: Any,
@@ -58,11 +55,14 @@ def acceptability(
     read = list(pairs)
     if not read:
         raise EvaluationError("no pair given; BLiMP is the data set 'blimp'")
-    reader = Reader(tokenizer, start="none" if encodes(model.config) else "auto", end="none", specials="text")
-    score = _pseudo_sums if encodes(model.config) else _sums
-    least = 1 if encodes(model.config) else 2
+    is_encoder = encodes(model.config)
+    reader = Reader(tokenizer, start="none" if is_encoder else "auto", end="none", specials="text")
     sentences = ((sentence, pair.place) for pair in read for sentence in (pair.good, pair.bad))
-    totals = score(model, tokenizer, _sequences(reader, sentences, least), batch_size)
+    sequences = _sequences(reader, sentences, least=1 if is_encoder else 2)
+    if is_encoder:
+        totals = _pseudo_sums(model, tokenizer, sequences, batch_size)
+    else:
+        totals = _sums(model, sequences, batch_size)
     right, of = Counter[str](), Counter[str]()
     ties, phenomena = 0, dict[str, dict[str, None]]()
     for pair, good, bad in zip(read, totals, totals, strict=True):
@@ -77,14 +77,14 @@ def acceptability(
     settings = {
         "text": reader.digest(),
         "tok": tokenizer_name(tokenizer),
-        "by": "pseudo-likelihood" if encodes(model.config) else "likelihood",
-        "start": "marks" if encodes(model.config) else reader.start_name,
+        "by": "pseudo-likelihood" if is_encoder else "likelihood",
+        "start": "marks" if is_encoder else reader.start_name,
         "dtype": dtype_name(model),
         "ci": f"{len(read)}-pairs" if len(read) >= MIN_UNITS else "no",
     }
     scores = [_mean("accuracy", list(of), right, of, settings)]
     scores += [_mean(name, list(paradigms), right, of, settings) for name, paradigms in phenomena.items()]
-    if any(of):
+    if any(of):  # pairs of a file may name no paradigm
         scores += [_share(name, right[name], n, settings) for name, n in of.items()]
     some = "1 pair has" if ties == 1 else f"{ties:,} pairs have"
     notes = (f"{some} two equally likely sentences, which counts as wrong",) * bool(ties)
@@ -128,9 +128,7 @@ def _sequences(reader: Reader, sentences: Iterable[tuple[str, str]], least: int)
         yield sequence, place
 
 
-def _sums(
-    model: Any, tokenizer: Tokenizer, sequences: Iterable[tuple[Ids, str]], batch_size: int | None
-) -> Iterator[float]:
+def _sums(model: Any, sequences: Iterable[tuple[Ids, str]], batch_size: int | None) -> Iterator[float]:
     """Yield the nats of each sentence; one that exceeds the window is read in overlapping windows."""
     window = context_limit(model.config)
 

@@ -36,7 +36,7 @@ def choices(
 
     The texts are those of :attr:`~wordloom.data.ChoiceRow.pairs`. Question and choice are joined by one
     space, or by a line break and "Answer:" if the question begins with "Question:" and does not end with
-    "Answer:". Of equally likely choices, the first is taken. A question that is too long loses its beginning;
+    "Answer:". The first of equally likely choices is taken. A question that is too long loses its beginning;
     a note counts these.
 
     Args:

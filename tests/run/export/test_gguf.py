@@ -22,8 +22,10 @@ from wordloom.run.export.gguf import export_gguf
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 
-pytest.importorskip("gguf", reason="the package gguf writes the files")
-WORDS = "the a cat dog's cats 1234 dogs sit ran on Mat nobody who'll likes there été naïve 水 🙂 end.".split()  # noqa: SIM905
+WORDS = [
+    *("the", "a", "cat", "dog's", "cats", "1234", "dogs", "sit", "ran", "on", "Mat", "nobody", "who'll"),
+    *("likes", "there", "été", "naïve", "水", "🙂", "end."),
+]
 PROGRAM = Path(__file__).with_name("llama_cpp.py")
 
 
@@ -240,6 +242,8 @@ def test_what_llama_cpp_does_not_compute_is_refused_in_one_line(tmp_path: Path, 
     export_gguf(folder, tmp_path / "out.gguf", kind="bf16")
     with pytest.raises(CheckpointError, match=r"out\.gguf' exists; choose another name, or replace it"):
         export_gguf(folder, tmp_path / "out.gguf", kind="bf16")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors' would be read and written"):
+        export_gguf(folder, folder / "model.safetensors", kind="bf16", force=True)
 
 
 def test_the_command_and_a_band_as_long_as_the_context(tmp_path: Path, rng: random.Random) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from wordloom.cli import app
 from wordloom.errors import CheckpointError
 from wordloom.models import BertConfig, LlamaConfig, RobertaConfig, build
+from wordloom.run.export import onnx as onnx_export
 from wordloom.run.export.onnx import PlainEncoder, export_onnx
 from wordloom.run.models.sentence_folder import SentenceSettings, pooling_files
 from wordloom.weights import save_model
@@ -71,14 +73,22 @@ def test_the_plain_computation_is_the_models(rng: random.Random) -> None:
             torch.testing.assert_close(vectors[row], pooled, rtol=1e-4, atol=1e-4)
 
 
-def test_onnxruntime_computes_it_for_any_shape(tmp_path: Path, rng: random.Random) -> None:
+@pytest.mark.parametrize("longest", [1, None])
+def test_onnxruntime_computes_it_for_any_shape(
+    longest: int | None, tmp_path: Path, rng: random.Random
+) -> None:
+    """Also for a model that reads one token."""
     config = some_config(rng)
+    config = replace(config, max_seq_len=longest or config.max_seq_len)
     model = shaken(config, rng)
     save_model(
         model, tmp_path / "model", files=pooling_files(config.dim, SentenceSettings("mean", True, None))
     )
     done = export_onnx(tmp_path / "model", tmp_path / "m.onnx")
     assert done.outputs == ["last_hidden_state", "sentence_embedding"]
+    assert done.weights is None
+    assert done.bytes == (tmp_path / "m.onnx").stat().st_size
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "model"]
     assert done.largest is not None
     assert done.largest < 1e-3
     session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"))
@@ -92,6 +102,27 @@ def test_onnxruntime_computes_it_for_any_shape(tmp_path: Path, rng: random.Rando
         mask = given[1].numpy()[..., None]
         np.testing.assert_allclose(states * mask, expected * mask, rtol=1e-3, atol=1e-3)
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, rtol=1e-4)
+
+
+def test_large_weights_stand_in_a_second_file(
+    tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their bound is lowered; the first file names the second, so that both move together."""
+    monkeypatch.setattr(onnx_export, "_LARGEST", 1)
+    save_model(shaken(some_config(rng), rng), tmp_path / "model")
+    (tmp_path / "made").mkdir()
+    out = tmp_path / "made" / "m.onnx"
+    done = export_onnx(tmp_path / "model", out)
+    assert done.weights == tmp_path / "made" / "m.onnx.data"
+    assert set(out.parent.iterdir()) == {out, done.weights}
+    assert done.bytes == out.stat().st_size + done.weights.stat().st_size
+    assert done.largest is not None
+    assert done.largest < 1e-3
+    out.parent.rename(tmp_path / "moved")
+    onnxruntime.InferenceSession(str(tmp_path / "moved" / "m.onnx"))
+    (tmp_path / "moved" / "m.onnx").unlink()
+    with pytest.raises(CheckpointError, match=r"m\.onnx\.data' exists; choose another name"):
+        export_onnx(tmp_path / "model", tmp_path / "moved" / "m.onnx")
 
 
 def test_the_command_on_a_trained_sentence_encoder(tmp_path: Path) -> None:
@@ -137,3 +168,5 @@ def test_refusals(tmp_path: Path, rng: random.Random) -> None:
         export_onnx(tmp_path / "model", tmp_path / "m.onnx")
     with pytest.raises(CheckpointError, match="name a file in a folder that exists"):
         export_onnx(tmp_path / "model", tmp_path / "nowhere" / "m.onnx")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors' would be read and written"):
+        export_onnx(tmp_path / "model", tmp_path / "model" / "model.safetensors", force=True)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
@@ -23,20 +22,11 @@ from wordloom.data.files.stream import EncodingErrors
 from wordloom.data.rows.choices import choice_rows
 from wordloom.data.rows.labelled import Column, LabelledCorpus, refuse_empty
 from wordloom.data.rows.labelled_documents import LabelledDocuments, label_token
-from wordloom.data.rows.minimal_pairs import MinimalPair, minimal_pairs
 from wordloom.data.rows.squad import Question
 from wordloom.data.rows.tagged import TaggedText, tagged_texts, word_columns
 from wordloom.data.rows.texts import holds_rows
 from wordloom.errors import CheckpointError, DataError, EvaluationError
-from wordloom.evaluate import (
-    Scores,
-    acceptability,
-    choices,
-    lambada,
-    number_agreement,
-    passages,
-    perplexity,
-)
+from wordloom.evaluate import Scores, number_agreement, perplexity
 from wordloom.evaluate.forward import dtype_name
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.evaluate.score import perplexity_of
@@ -141,78 +131,6 @@ def _scores_after_labels(lm: LanguageModel, corpus: LabelledDocuments, **setting
     return Scores(
         overall.scores, overall.counts, (*overall.notes, *notes), {**overall.details, "labels": by_label}
     )
-
-
-def evaluate_lambada(
-    request: Request,
-    lm: LanguageModel,
-    *,
-    first: int | None = None,
-    batch_size: int | None = None,
-) -> Scores:
-    """Return the accuracy and the loss of the last words of passages; by default those of LAMBADA."""
-    read = list(islice(passages(list(request.sources) or ["lambada"]), first))
-    with _counted(request, len(read)) as progress:
-        return lambada(
-            lm.model,
-            lm.text_tokenizer,
-            read,
-            batch_size=batch_size,
-            progress=lambda is_right, _: progress(is_right),
-        )
-
-
-def evaluate_minimal_pairs(
-    request: Request,
-    model: LanguageModel | TextEncoder,
-    *,
-    first: int | None = None,
-    encoding_errors: EncodingErrors = "strict",
-    batch_size: int | None = None,
-) -> Scores:
-    """Return the accuracy on minimal pairs, by default those of BLiMP; ``first`` is of each paradigm."""
-    seen = Counter[str]()
-
-    def is_kept(pair: MinimalPair) -> bool:
-        seen[pair.paradigm] += 1
-        return first is None or seen[pair.paradigm] <= first
-
-    sources = list(request.sources) or ["blimp"]
-    pairs = list(filter(is_kept, minimal_pairs(sources, encoding_errors=encoding_errors)))
-    with _counted(request, len(pairs)) as progress:
-        return acceptability(
-            model.model, model.text_tokenizer, pairs, batch_size=batch_size, progress=progress
-        )
-
-
-def evaluate_choices(
-    request: Request,
-    lm: LanguageModel,
-    *,
-    first: int | None = None,
-    encoding_errors: EncodingErrors = "strict",
-    batch_size: int | None = None,
-) -> Scores:
-    """Return the accuracy on multiple-choice questions, answered by likelihood."""
-    if not request.sources:
-        raise CheckpointError("--task choices needs questions; give a file or a set: arc-easy/eval")
-    rows = list(islice(choice_rows(request.sources, answered=True, encoding_errors=encoding_errors), first))
-    with _counted(request, len(rows)) as progress:
-        return choices(lm.model, lm.text_tokenizer, rows, batch_size=batch_size, progress=progress)
-
-
-@contextmanager
-def _counted(request: Request, total: int) -> Iterator[Callable[[bool], None]]:
-    """Yield a function that shows the share of right items so far."""
-    done = right = 0
-    with request.reporter.progress(total) as advance:
-
-        def progress(is_right: bool) -> None:
-            nonlocal done, right
-            done, right = done + 1, right + is_right
-            advance(1, f"accuracy {right / done:.2%}")
-
-        yield progress
 
 
 def evaluate_masked(

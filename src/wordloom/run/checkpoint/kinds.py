@@ -16,7 +16,7 @@ from wordloom.data.sets.fetch import files_of, names_dataset
 from wordloom.errors import CheckpointError
 from wordloom.models import TaskConfig, encodes, family_of, translates
 from wordloom.recipe.data import CausalData, ChatData
-from wordloom.run.checkpoint import evaluate, evaluate_chat, predict
+from wordloom.run.checkpoint import evaluate, evaluate_chat, evaluate_likelihood, predict
 from wordloom.run.checkpoint.loaders import (
     Checkpoint,
     Loader,
@@ -168,7 +168,7 @@ _SIMILARITY = Evaluation(
 
 _MINIMAL_PAIRS = Evaluation(
     name="minimal_pairs",
-    run=evaluate.evaluate_minimal_pairs,
+    run=evaluate_likelihood.evaluate_minimal_pairs,
     reads="compares the likelihoods of an acceptable and another sentence",
     options=("first", "batch_size", "encoding_errors"),
 )
@@ -345,14 +345,14 @@ KINDS: dict[str, Kind] = {
             ),
             "lambada": Evaluation(
                 name="lambada",
-                run=evaluate.evaluate_lambada,
+                run=evaluate_likelihood.evaluate_lambada,
                 reads="predicts the last words of passages",
                 options=("first", "batch_size"),
             ),
             "minimal_pairs": _MINIMAL_PAIRS,
             "choices": Evaluation(
                 name="choices",
-                run=evaluate.evaluate_choices,
+                run=evaluate_likelihood.evaluate_choices,
                 reads="answers multiple-choice questions by likelihood",
                 options=("first", "batch_size", "encoding_errors"),
             ),

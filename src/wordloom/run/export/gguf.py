@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import math
 from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wordloom.errors import CheckpointError
+from wordloom.files import sync, temporary
 from wordloom.run.checkpoint.loaders import read_checkpoint
 from wordloom.run.export.gguf_layout import layout_of, tensors_of
 from wordloom.run.export.gguf_tokenizer import tokenizer_fields
@@ -21,18 +24,17 @@ from wordloom.run.models.tokenizers import folder_tokenizer
 from wordloom.weights import load_model
 
 Kind = Literal["f32", "f16", "bf16", "q8_0"]
-KINDS: tuple[Kind, ...] = ("f32", "f16", "bf16", "q8_0")
 _BLOCK = 32  # numbers of a row that share a scale in q8_0
 _VERSION = 2  # of the layout of quantized tensors
 
 
 class Exported(NamedTuple):
-    """What was written.
+    """A file that :func:`export_gguf` wrote.
 
     Attributes:
-        path: the file.
+        path: its path.
         architecture: the name of the model in llama.cpp.
-        bytes: the size of the file.
+        bytes: its size.
         kinds: how many tensors have each kind of numbers.
         notes: what a user of the file must know.
     """
@@ -52,13 +54,14 @@ def export_gguf(folder: str | Path, out: str | Path, *, kind: Kind = "f16", forc
     time.
 
     Raises CheckpointError: a model or tokenizer that llama.cpp does not have, an adapter, weights beyond the
-    range of ``kind``, a file that exists unless ``force``; and without the package gguf.
+    range of ``kind``, a file of the folder, one that exists unless ``force``; and without the package gguf.
     """
-    gguf, out = _package(), check_out(out, force=force)
+    _package()
+    out = check_out(out, model=folder, force=force)
     checkpoint = read_checkpoint(folder)
     if checkpoint.base is not None:
         raise CheckpointError(f"{folder} holds an adapter; merge it into its base first (wordloom merge)")
-    layout = layout_of(checkpoint.config)
+    architecture = layout_of(checkpoint.config).architecture
     tokenizer = folder_tokenizer(checkpoint.folder, checkpoint.config.vocab_size)
     if tokenizer is None:
         raise CheckpointError(
@@ -67,35 +70,45 @@ def export_gguf(folder: str | Path, out: str | Path, *, kind: Kind = "f16", forc
     fields = tokenizer_fields(tokenizer, checkpoint.config.vocab_size)
     model = load_model(checkpoint.folder, mapped=True)
 
-    part = out.with_name(f".{out.name}.part")
-    writer = gguf.GGUFWriter(part, layout.architecture)
-    _describe(writer, checkpoint.folder, kind)
-    for key, value in layout.settings:
-        _add(writer, f"{layout.architecture}.{key}", value)
-    for key, value in fields.items():
-        _add(writer, f"tokenizer.{key}", value)
+    name = checkpoint.folder.resolve().name
+    counts = write_gguf(model, out, kind=kind, name=name, tokenizer=fields)
+    return Exported(out, architecture, out.stat().st_size, counts, _notes(architecture, tokenizer))
+
+
+def write_gguf(
+    model: Any, out: Path, *, kind: Kind, name: str, tokenizer: Mapping[str, Any]
+) -> dict[str, int]:
+    """Write a GPT-2 or a LLaMA into the file ``out``; return how many tensors have each kind of numbers.
+
+    ``name`` is that of the model, and ``tokenizer`` has the keys behind ``tokenizer.`` and their values.
+    Raises CheckpointError as :func:`export_gguf`; ``out`` is replaced once the new file is whole.
+    """
+    gguf, layout = _package(), layout_of(model.config)
     counts = Counter[str]()
-    for name, tensor in tensors_of(model, layout):
-        stored = _kind_of(name, tensor, kind)
-        counts[stored] += 1
-        numbers = _encoded(gguf, name, tensor, stored)
-        raw = getattr(gguf.GGMLQuantizationType, stored.upper())
-        writer.add_tensor_info(name, numbers.shape, numbers.dtype, numbers.nbytes, raw_dtype=raw)
-    try:
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_ti_data_to_file()
-        for name, tensor in tensors_of(model, layout):
-            writer.write_tensor_data(_encoded(gguf, name, tensor, _kind_of(name, tensor, kind)))
-        writer.close()
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        part.replace(out)
-    finally:
-        part.unlink(missing_ok=True)
-    return Exported(
-        out, layout.architecture, out.stat().st_size, dict(counts), _notes(layout.architecture, tokenizer)
-    )
+    with temporary(out) as beside:
+        writer = gguf.GGUFWriter(beside, layout.architecture)
+        _describe(writer, name, kind)
+        for key, value in layout.settings:
+            _add(writer, f"{layout.architecture}.{key}", value)
+        for key, value in tokenizer.items():
+            _add(writer, f"tokenizer.{key}", value)
+        for tensor_name, tensor in tensors_of(model, layout):
+            stored = _kind_of(tensor_name, tensor, kind)
+            counts[stored] += 1
+            raw = getattr(gguf.GGMLQuantizationType, stored.upper())
+            size = math.prod(gguf.quants.quant_shape_to_byte_shape(tensor.shape, raw))
+            writer.add_tensor_info(tensor_name, tensor.shape, np.dtype(np.float32), size, raw_dtype=raw)
+        with closing(writer):
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_ti_data_to_file()
+            for tensor_name, tensor in tensors_of(model, layout):
+                stored = _kind_of(tensor_name, tensor, kind)
+                writer.write_tensor_data(_encoded(gguf, tensor_name, tensor, stored))
+        sync(beside)
+        beside.replace(out)
+    sync(out.parent)
+    return dict(counts)
 
 
 def _package() -> Any:
@@ -106,10 +119,10 @@ def _package() -> Any:
     return gguf
 
 
-def _describe(writer: Any, folder: Path, kind: Kind) -> None:
+def _describe(writer: Any, name: str, kind: Kind) -> None:
     import gguf
 
-    writer.add_name(folder.resolve().name)
+    writer.add_name(name)
     file_type = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "bf16": "MOSTLY_BF16", "q8_0": "MOSTLY_Q8_0"}[kind]
     writer.add_file_type(getattr(gguf.LlamaFileType, file_type))
     writer.add_quantization_version(_VERSION)

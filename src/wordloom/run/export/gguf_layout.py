@@ -18,6 +18,7 @@ from wordloom.errors import CheckpointError
 from wordloom.models import family_of
 from wordloom.models.gpt2 import GPT2Config
 from wordloom.models.llama import LlamaConfig
+from wordloom.nn import halves_to_pairs
 from wordloom.nn.attention.kinds import Band
 from wordloom.nn.positions import Rotary
 
@@ -42,7 +43,7 @@ class Setting(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What llama.cpp calls a model: its ``architecture``, and the settings of that architecture."""
+    """The name of an architecture in llama.cpp, and the settings of the model behind that name."""
 
     architecture: str
     settings: list[Setting]
@@ -76,17 +77,11 @@ def tensors_of(model: Any, layout: Layout) -> Iterator[tuple[str, Tensor]]:
                 fused = [parameters[f"blocks.{block}.{each}.{kind}"] for each in _QKV]
                 yield place.format("attn_qkv"), torch.cat(fused)
         elif isinstance(c, LlamaConfig) and part in _QKV[:2]:
-            yield place.format(_IN_BLOCK[part]), _neighbours(tensor, c.head_width)
+            pairs = halves_to_pairs(tensor, head_dim=c.head_width)  # llama.cpp rotates neighbours
+            yield place.format(_IN_BLOCK[part]), pairs
         else:
             yield place.format(_IN_BLOCK[part]), tensor
     yield from _further_tensors(c, layout)
-
-
-def _neighbours(rows: Tensor, head_dim: int) -> Tensor:
-    """Return the rows of q or k, or their bias, with rotary pairs as neighbours; ours are half a head
-    apart."""
-    heads = rows.reshape(-1, 2, head_dim // 2, *rows.shape[1:])  # [H, 2, E/2, ..]
-    return heads.transpose(1, 2).reshape(rows.shape)
 
 
 def _further_tensors(config: Any, layout: Layout) -> Iterator[tuple[str, Tensor]]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import warnings
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wordloom.errors import CheckpointError
+from wordloom.files import sync, sync_tree
 from wordloom.models.bert import BertConfig
 from wordloom.run.checkpoint.loaders import read_checkpoint
 from wordloom.run.export.writing import check_out
@@ -35,21 +37,23 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
 }
 _OPSET = 18
-_LARGEST = 2_000_000_000  # bytes of a file of protocol buffers; beyond, weights are in a second file
+_LARGEST = 2_000_000_000  # bytes of weights that a file of protocol buffers holds
 
 
 class ExportedEncoder(NamedTuple):
-    """What was written.
+    """A file that :func:`export_onnx` wrote.
 
     Attributes:
-        path: the file.
-        bytes: its size.
+        path: its path.
+        weights: a second file, for weights of more than 2 GB; None without one.
+        bytes: the size of the files.
         outputs: the names of the outputs.
         largest: the largest difference of an output from Wordloom's on random texts, as onnxruntime computes
             it; None without onnxruntime.
     """
 
     path: Path
+    weights: Path | None
     bytes: int
     outputs: list[str]
     largest: float | None
@@ -58,44 +62,57 @@ class ExportedEncoder(NamedTuple):
 def export_onnx(folder: str | Path, out: str | Path, *, force: bool = False) -> ExportedEncoder:
     """Write the encoder in ``folder`` into the file ``out``, in float32, for any number of texts and tokens.
 
+    Weights of more than 2 GB stand in a second file, ``out`` with ``.data`` behind its name.
     Raises CheckpointError: a model that is no encoder, one with other than full attention, an adapter, a file
-    that exists unless ``force``; and without the packages onnx and onnxscript.
+    of the folder, one that exists unless ``force``; and without the packages onnx and onnxscript.
     """
     _require_packages()
-    out = check_out(out, force=force)
+    out = check_out(out, model=folder, force=force)
     checkpoint = read_checkpoint(folder)
     if checkpoint.base is not None:
         raise CheckpointError(f"{folder} holds an adapter; merge it into its base first (wordloom merge)")
     _check(checkpoint.config, folder)
     model: Any = load_model(checkpoint.folder, dtype=torch.float32).eval()
+    weights = None
+    if 4 * sum(p.numel() for p in model.parameters()) > _LARGEST:
+        weights = check_out(out.with_name(f"{out.name}.data"), model=folder, force=force)
     plain = PlainEncoder(model, pooling_of(checkpoint.folder)).eval()
-    batch, tokens = torch.export.Dim("batch"), torch.export.Dim("tokens", max=model.config.max_seq_len)
-    part = out.with_name(f".{out.name}.part")
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    program = _exported(plain)
+    # the first file names the second, so both are written under their own names
+    with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as place:
+        program.save(str(Path(place) / out.name), external_data=weights is not None)
+        sync_tree(Path(place))
+        for path in filter(None, (weights, out)):
+            Path(place, path.name).replace(path)
+    sync(out.parent)
+    size = sum(path.stat().st_size for path in filter(None, (weights, out)))
+    return ExportedEncoder(out, weights, size, plain.outputs, _compared(out, plain))
+
+
+def _exported(plain: PlainEncoder) -> Any:
+    """Return the ONNX program of an encoder, for every number of texts and of tokens."""
+    longest = plain.model.config.max_seq_len
+    axes = {0: torch.export.Dim("batch")}
+    if longest > 1:  # PyTorch has no axis of a free size up to 1
+        axes[1] = torch.export.Dim("tokens", max=longest)
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the exporter's, on names of axes and on its own deprecations
-            program: Any = torch.onnx.export(
+            return torch.onnx.export(
                 plain,
-                _example(model.config, rows=3, tokens=min(7, model.config.max_seq_len)),
+                _example(plain.model.config, rows=3, tokens=min(7, longest)),
                 dynamo=True,
                 verbose=False,
                 opset_version=_OPSET,
                 input_names=["input_ids", "attention_mask", "token_type_ids"],
                 output_names=plain.outputs,
-                dynamic_shapes=({0: batch, 1: tokens},) * 3,
+                dynamic_shapes=(axes,) * 3,
             )
-        large = 4 * sum(p.numel() for p in model.parameters()) > _LARGEST
-        if large:  # the weights stand in a file beside, which has the name of the first
-            program.save(str(out), external_data=True)
-        else:
-            program.save(str(part), external_data=False)
-            with part.open("rb") as file:
-                os.fsync(file.fileno())
-            part.replace(out)
     finally:
-        part.unlink(missing_ok=True)
-    return ExportedEncoder(out, out.stat().st_size, plain.outputs, _compared(out, plain, model.config))
+        log.setLevel(level)
 
 
 class PlainEncoder(nn.Module):
@@ -123,7 +140,7 @@ class PlainEncoder(nn.Module):
             x = _norm(block.attention_norm, x + self._attended(block.attention, x, hidden_keys))
             up = self.activation(_linear(block.feed_forward.up_proj, x))
             x = _norm(block.ffn_norm, x + _linear(block.feed_forward.down_proj, up))
-        return (x,) if self.settings is None else (x, self._pooled(x, attend))
+        return (x,) if self.settings is None else (x, self.pooled(x, attend))
 
     def _attended(self, layer: Any, x: Tensor, hidden_keys: Tensor) -> Tensor:
         """x [B, T, D] -> [B, T, D]."""
@@ -135,7 +152,7 @@ class PlainEncoder(nn.Module):
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + hidden_keys
         return _linear(layer.o_proj, (scores.softmax(-1) @ v).transpose(1, 2).flatten(-2))
 
-    def _pooled(self, x: Tensor, attend: Tensor) -> Tensor:
+    def pooled(self, x: Tensor, attend: Tensor) -> Tensor:
         """x [B, T, D] -> the vectors of the texts [B, D]."""
         assert self.settings is not None
         mask = attend[..., None].to(x.dtype)  # [B, T, 1]
@@ -162,11 +179,9 @@ def _norm(layer: Any, x: Tensor) -> Tensor:
 
 
 def _require_packages() -> None:
-    try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise CheckpointError(f"ONNX needs the package {error.name}: pip install 'wordloom[onnx]'") from None
+    for name in ("onnx", "onnxscript"):
+        if find_spec(name) is None:
+            raise CheckpointError(f"ONNX needs the package {name}: pip install 'wordloom[onnx]'")
 
 
 def _check(config: Any, folder: str | Path) -> None:
@@ -194,19 +209,20 @@ def _example(config: Any, *, rows: int, tokens: int) -> tuple[Tensor, Tensor, Te
 
 
 @torch.inference_mode()
-def _compared(path: Path, plain: PlainEncoder, config: Any) -> float | None:
-    """Return the largest difference of the file's outputs from those of the model on real tokens."""
+def _compared(path: Path, plain: PlainEncoder) -> float | None:
+    """Return the largest difference of the file's outputs from those of the model; padding is left out."""
     try:
         import onnxruntime
     except ImportError:
         return None
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    largest = 0.0
+    config, largest = plain.model.config, 0.0
     for rows, tokens in ((1, 1), (2, config.max_seq_len), (5, max(1, config.max_seq_len // 3))):
         given = _example(config, rows=rows, tokens=tokens)
         names = [each.name for each in session.get_inputs()]
-        found = session.run(None, dict(zip(names, (each.numpy() for each in given), strict=True)))
-        expected = plain.model.hidden(given[0], given[2], given[1].bool()).numpy()
-        difference = np.abs(found[0] - expected) * given[1].numpy()[..., None]
-        largest = max(largest, float(difference.max()))
+        states, *vectors = session.run(None, dict(zip(names, (each.numpy() for each in given), strict=True)))
+        expected = plain.model.hidden(given[0], given[2], given[1].bool())
+        differences = [np.abs(states - expected.numpy()) * given[1].numpy()[..., None]]
+        differences += [np.abs(each - plain.pooled(expected, given[1]).numpy()) for each in vectors]
+        largest = max(largest, *(float(each.max()) for each in differences))
     return largest

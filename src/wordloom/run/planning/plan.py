@@ -246,7 +246,9 @@ def _notes(recipe: Recipe, hardware: Hardware, speed: Speed) -> list[str]:
 
 
 def _advice(plan: ClusterPlan) -> tuple[tuple[Change, ...], int | None]:
-    """Return changes to make one after another, and the GPUs that make those of the result unnecessary.
+    """Return changes to make one after another, and the number of GPUs that fits the run with its own result.
+
+    The number is None if changes that keep the result are enough, and if no number is.
 
     Of all sets of at most three changes that fit, it is the one that changes least: the fewest that change
     the result, then the fewest of all.  If no set fits, it is the one that leaves the fewest bytes.

@@ -19,23 +19,26 @@ from wordloom.data.sets.fetch import files_of, names_dataset
 from wordloom.errors import CheckpointError, DataError
 from wordloom.models import TaskConfig, body_config, context_limit, family_of, skeleton
 from wordloom.recipe import Recipe
-from wordloom.run.checkpoint.kinds import kind_of
+from wordloom.run.checkpoint.kinds import KINDS, kind_of
 from wordloom.run.checkpoint.loaders import Checkpoint, read_checkpoint
 from wordloom.run.models.sentence_folder import pooling_of
 from wordloom.run.models.tokenizers import folder_tokenizer
+from wordloom.weights.formats import OWN
 from wordloom.weights.tensors import read_json
 
 NAME = "README.md"
 FILL_IN = "_To be filled in: {}._"
-# The task by which hubs sort models, by the kind of checkpoint.
+# The task by which hubs sort models, by the name of the kind of checkpoint.
 _PIPELINES = {
-    "language model": "text-generation",
-    "classifier": "text-classification",
+    "classification": "text-classification",
+    "rnn_classifier": "text-classification",
+    "bag_of_words": "text-classification",
     "regression": "text-classification",
-    "multiple choice": "multiple-choice",
-    "token classification": "token-classification",
-    "question answering": "question-answering",
+    "multiple_choice": "multiple-choice",
+    "token_classification": "token-classification",
+    "question_answering": "question-answering",
     "translation": "translation",
+    "language_model": "text-generation",
 }
 
 
@@ -90,7 +93,7 @@ def _metadata(
     pipeline = _pipeline(checkpoint)
     results = [
         EvalResult(
-            task_type=pipeline or "other",
+            task_type=pipeline,
             dataset_type=each["data"],
             dataset_name=each["data"],
             metric_type=each["name"],
@@ -115,19 +118,19 @@ def _metadata(
     return f"---\n{data.to_yaml()}\n---"
 
 
-def _pipeline(checkpoint: Checkpoint) -> str | None:
+def _pipeline(checkpoint: Checkpoint) -> str:
     kind = kind_of(checkpoint)
-    if kind.embeds and "encoder" in kind.description:
+    if kind is KINDS["encoder"]:
         if pooling_of(checkpoint.folder) is not None:
             return "sentence-similarity"
         return "fill-mask" if checkpoint.config.masked_lm_head else "feature-extraction"
-    return next((task for words, task in _PIPELINES.items() if words in kind.description), None)
+    return next(task for name, task in _PIPELINES.items() if KINDS[name] is kind)
 
 
 def _is_known(checkpoint: Checkpoint) -> bool:
-    """Return whether transformers reads the folder: our own types begin with the name of this library."""
+    """Return whether transformers reads the folder."""
     config = read_json(checkpoint.model_folder / "config.json")
-    return not str(config.get("model_type", "wordloom")).startswith("wordloom")
+    return not str(config.get("model_type", OWN)).startswith(OWN)
 
 
 # -- the text ----------------------------------------------------------------------------------------------
@@ -155,7 +158,7 @@ def _use(checkpoint: Checkpoint) -> str:
     lines = [f"    {kind_of(checkpoint).command_for(checkpoint).replace(str(checkpoint.folder), name)}"]
     lines += ["", "```python", "import wordloom", "", f'model = wordloom.load("{name}")', "```"]
     if _is_known(checkpoint) and checkpoint.base is None:
-        lines += ["", "The folder is one of transformers, which reads it too."]
+        lines += ["", "transformers reads the folder."]
     if pooling_of(checkpoint.folder) is not None:
         lines += ["", "sentence-transformers reads it: `SentenceTransformer(FOLDER)`."]
     return "\n".join(lines)

@@ -101,7 +101,7 @@ def push(
         raise WordloomError(f"{api.endpoint} refuses the upload: {_line(error)}{advice}") from None
     except OSError as error:
         raise WordloomError(f"{api.endpoint} cannot be reached: {_line(error)}") from None
-    except Exception as error:
+    except Exception as error:  # versions of huggingface_hub raise the errors of different HTTP clients
         if not type(error).__module__.startswith(("httpx", "httpcore", "huggingface_hub")):
             raise
         raise WordloomError(f"{api.endpoint} cannot be reached: {_line(error)}") from None
