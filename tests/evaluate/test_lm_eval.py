@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from tests.evaluate.conftest import sharpened
 
 from wordloom.errors import EvaluationError
 from wordloom.generate import Sampling
-from wordloom.lm_eval import WordloomLM
+from wordloom.lm_eval import WordloomLM, main
 from wordloom.models import GPT2Config, LlamaConfig, RNNConfig
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
@@ -144,30 +143,24 @@ def test_tasks_of_ones_own(both: tuple[WordloomLM, Any], tasks: Path) -> None:
                 assert found[0][name][metric] == pytest.approx(value, rel=1e-4), (name, metric)
 
 
-def test_the_command(tasks: Path, data: Path, tmp_path: Path) -> None:
+def test_the_command(
+    tasks: Path, data: Path, tmp_path: Path, printed: Callable, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     model = f"pretrained={data / 'weights' / 'stories260K' / 'hf'}"
     arguments = ["--model", "wordloom", "--model_args", model, "--tasks", "own_pairs",
                  "--include_path", str(tasks), "--output_path", str(tmp_path / "out")]  # fmt: skip
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT / "src"),
-        "HF_DATASETS_CACHE": str(tmp_path / "cache"),
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "wordloom.lm_eval", *arguments], capture_output=True, text=True,
-        env=environment, timeout=200,
-    )  # fmt: skip
+    code = "import runpy; runpy.run_module('wordloom.lm_eval', run_name='__main__')"
+    done = printed(*arguments, code=code, HF_DATASETS_CACHE=str(tmp_path / "cache"))
     assert done.returncode == 0, done.stderr[-3000:]
     assert "|own_pairs|" in done.stdout.replace(" ", "")
     (results,) = (tmp_path / "out").rglob("results_*.json")
     assert json.loads(results.read_text())["results"]["own_pairs"]["acc,none"] is not None
-    nowhere = [*arguments[:3], "pretrained=nowhere", *arguments[4:]]
-    refused = subprocess.run(
-        [sys.executable, "-m", "wordloom.lm_eval", *nowhere], capture_output=True, text=True, env=environment,
-        timeout=200,
-    )  # fmt: skip
-    assert refused.returncode == 2
-    assert refused.stderr.splitlines()[-1].startswith("wordloom: nowhere")
+    monkeypatch.setattr(sys, "argv", ["lm_eval", *arguments[:3], "pretrained=nowhere", *arguments[4:]])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("wordloom: nowhere")
 
 
 def test_a_recurrent_model_has_no_limit(tmp_path: Path, rng: random.Random) -> None:

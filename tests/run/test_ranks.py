@@ -19,6 +19,7 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.conftest import Forked
 from tests.run.conftest import write_corpus, write_recipe
 from tests.run.tasks.test_instruction import recipe_in
 from tests.run.tasks.test_lora_tasks import CASES, Case
@@ -32,6 +33,7 @@ from wordloom.weights import load_model
 
 ROOT = Path(__file__).parents[2]
 WORKER = Path(__file__).with_name("rank_worker.py")
+CODE = f"import runpy; runpy.run_path({str(WORKER)!r}, run_name='__main__')"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 # Biases of keys have no gradient but rounding, which AdamW would enlarge to whole steps with a small epsilon.
 SETTINGS = ("train.epsilon=1e-4", "train.precision=fp32")
@@ -57,43 +59,53 @@ def run_of(
     }  # fmt: skip
 
 
-def on_ranks(ranks: int, place: Path, *runs: dict[str, Any]) -> None:
-    """Train ``runs`` one after another on ``ranks`` ranks."""
-    done = _on_ranks(ranks, place, *runs)
-    assert done.returncode == 0, done.stdout + done.stderr
+def on_ranks(ranks: int, place: Path, *runs: dict[str, Any], machines: int = 1) -> None:
+    """Train ``runs`` one after another on ``ranks`` ranks of ``machines``, which are all this one."""
+    (place / "runs.json").write_text(json.dumps(runs))
+    code, errors = forked_ranks(ranks, place / "runs.json", code=CODE, machines=machines)
+    assert code == 0, errors
 
 
-def on_two_machines(place: Path, run: dict[str, Any]) -> None:
-    """Train a run on two ranks each of two machines, which are both this one."""
-    (place / "runs.json").write_text(json.dumps([run]))
+def forked_ranks(ranks: int, *arguments: object, machines: int = 1, **options: str) -> tuple[int, str]:
+    """Run a command or ``code`` on several ranks; return the exit code and the errors of those that ended.
+
+    The processes have the environment that torchrun gives.  They are forked, because processes of its own
+    take seconds to start.  As with torchrun, the end of one by an error ends the others.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2",
-               "--master-addr=127.0.0.1", f"--master-port={port}"]  # fmt: skip
-    machines = [
-        subprocess.Popen(
-            [*command, f"--node-rank={i}", str(WORKER), str(place / "runs.json")], env=environment(),
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    here = ranks // machines
+    processes = [
+        Forked(
+            *arguments, **options, OMP_NUM_THREADS="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+            WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(here), RANK=str(rank),
+            LOCAL_RANK=str(rank % here), GROUP_RANK=str(rank // here),
         )
-        for i in range(2)
+        for rank in range(ranks)
     ]  # fmt: skip
-    for machine in machines:
-        said, _ = machine.communicate(timeout=300)
-        assert machine.returncode == 0, said
+    while any(process.returncode is None for process in processes):
+        if any(process.returncode for process in processes):
+            time.sleep(1)  # for those that are about to end, too
+            for process in processes:
+                process.process.kill()
+        time.sleep(0.02)
+    done = [process.completed() for process in processes]
+    worst = max((process.returncode for process in done), key=abs)
+    return worst, "".join(process.stderr for process in done)
 
 
 def error_on_ranks(ranks: int, place: Path, run: dict[str, Any]) -> str:
     """Return the one line with which a run ends on all ranks."""
-    done = _on_ranks(ranks, place, run)
-    assert done.returncode != 0
-    (line,) = (line for line in done.stderr.splitlines() if line.startswith("wordloom: "))
+    (place / "runs.json").write_text(json.dumps([run]))
+    code, errors = forked_ranks(ranks, place / "runs.json", code=CODE)
+    assert code != 0
+    return one_line(errors)
+
+
+def one_line(errors: str) -> str:
+    (line,) = (line for line in errors.splitlines() if line.startswith("wordloom: "))
     return line.removeprefix("wordloom: ")
-
-
-def _on_ranks(ranks: int, place: Path, *runs: dict[str, Any]) -> subprocess.CompletedProcess[str]:
-    (place / "runs.json").write_text(json.dumps(runs))
-    return torchrun(ranks, WORKER, place / "runs.json")
 
 
 def alone(run: dict[str, Any]) -> Path:
@@ -206,7 +218,7 @@ def test_a_run_resumes_on_another_number_of_ranks(place: Path, rng: random.Rando
     if optimizer == "sgd":
         given.append("train.epsilon=none")
     whole = alone(run_of(recipe, place / "whole", *given))
-    on_two_machines(place, run_of(recipe, place / "begun", *given, "train.shard=hybrid"))
+    on_ranks(4, place, run_of(recipe, place / "begun", *given, "train.shard=hybrid"), machines=2)
     assert_equal_runs(whole, place / "begun")
     cut(place / "begun", 10)
     one = run_of(recipe, place / "begun", *given, resume=True)
@@ -349,7 +361,10 @@ def test_the_mistakes_of_one_rank_are_one_line(place: Path, rng: random.Random) 
     """A full disk, other data or settings, a loss that is not finite; the last good checkpoint stays."""
     recipe = write_recipe(place, write_corpus(place))
     full = run_of(recipe, place / "full", "train.save_every=1000") | {"limit": 30_000}
-    assert "could not write checkpoint" in error_on_ranks(2, place, full)
+    (place / "runs.json").write_text(json.dumps([full]))
+    done = torchrun(2, WORKER, place / "runs.json")
+    assert done.returncode != 0
+    assert "could not write checkpoint" in one_line(done.stderr)
     assert not list((place / "full" / "checkpoints").iterdir())
     other = rng.choice([
         {"rank 1": ["seed=6"]}, {"rank 1": [f"data.train={place}/other.jsonl"]}, {"version": "0.0"}
@@ -369,8 +384,7 @@ def test_what_one_process_must_train_is_refused_in_one_line(place: Path) -> None
         (["train", recipe, 'train.inspect=["heads"]', "train.shard=full"], "leave one out"),
         (["vectors", "train", "--corpus", place / "words.txt"], "leave out torchrun"),
     ):
-        done = torchrun(2, "-m", "wordloom", *command, "--out", place / "run")
-        assert done.returncode != 0
-        (line,) = (line for line in done.stderr.splitlines() if line.startswith("wordloom: "))
-        assert advice in line
+        code, errors = forked_ranks(2, *command, "--out", place / "run")
+        assert code != 0
+        assert advice in one_line(errors)
         assert not (place / "run").exists()

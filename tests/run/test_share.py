@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +14,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
+from tests.conftest import Forked
 from tests.run.conftest import write_corpus, write_recipe
 from typer.testing import CliRunner
 
@@ -112,9 +111,8 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, type[Hub]]]:
 
 def pushing(*arguments: Any) -> subprocess.CompletedProcess[str]:
     """Push in a process of its own: huggingface_hub reads its settings when it is imported."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
-    command = [sys.executable, "-m", "wordloom", "push", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100)
+    done = Forked("push", *arguments).completed()
+    return subprocess.CompletedProcess(arguments, done.returncode, done.stdout.decode(), done.stderr)
 
 
 @pytest.fixture(scope="module")

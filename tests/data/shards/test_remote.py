@@ -38,6 +38,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     """Serves byte ranges of a folder, and fails as ``server.faults`` says."""
 
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # headers and content leave together: the kernel would hold back the second of two writes
+    disable_nagle_algorithm = True
 
     def log_message(self, *arguments: object) -> None:
         pass
@@ -80,6 +82,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # blocks are asked for at once, and a full queue makes each wait for seconds
 
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), Handler)

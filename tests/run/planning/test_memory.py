@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.conftest import Forked
 from tests.run.planning.simulated_step import config_of
 
 from wordloom.models import skeleton
@@ -73,11 +71,8 @@ def planned(case: dict[str, Any], *, compiled: bool = False) -> Memory:
 
 def simulated(*cases: dict[str, Any]) -> list[int]:
     """Return the peak of each case in another process, which keeps the fake ranks to itself."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.run.planning.simulated_step"],
-        input=json.dumps(cases), capture_output=True, text=True, cwd=ROOT, timeout=280,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
-    )  # fmt: skip
+    code = "import runpy; runpy.run_module('tests.run.planning.simulated_step', run_name='__main__')"
+    done = Forked(code=code, cwd=ROOT, stdin=json.dumps(cases).encode()).completed()
     assert done.returncode == 0, done.stderr[-2000:]
     peaks: list[int] = json.loads(done.stdout.splitlines()[-1])
     return peaks
