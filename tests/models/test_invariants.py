@@ -45,6 +45,10 @@ CONFIGS |= {
     "lstm-projection": config_from("rnn", **RECURRENT, hidden_dim=24, projection=10, init_scale=0.3),
     "gru-plain": config_from("rnn", **RECURRENT, cell="gru", bias=False, output_bias=False),
 }
+CONFIGS |= {  # with bags that hold the whole text, and with one that leaves tokens behind
+    "cbow": config_from("cbow", **RECURRENT, window=24),
+    "cbow-odd": config_from("cbow", **RECURRENT, window=11, hidden_dim=7, tie_embeddings=False),
+}
 EVERY = pytest.mark.parametrize("name", list(CONFIGS))
 
 

@@ -17,6 +17,7 @@ from typer import Option
 from wordloom.cli import (
     average,
     card,
+    compare,
     convert,
     demo,
     evaluate,
@@ -62,6 +63,7 @@ app = typer.Typer(
 )
 app.command("train")(train.command)
 app.command("sweep")(sweep.command)
+app.command("compare")(compare.command)
 app.command("plan")(plan.command)
 app.command("slurm")(slurm.command)
 app.command("evaluate")(evaluate.command)

@@ -57,7 +57,7 @@ def _print_comparison(out: Console, lm: LanguageModel, minutes: float) -> None:
     for model in models:
         table.add_row(model.name, f"{model.bits_per_byte:.3f}", "best" if model is models[0] else "")
     out.print(
-        "\nbits per byte of held-out text; the end of a document counts as a byte; lower is better",
+        "\nbits per byte of held-out text; lower is better",
         style="italic",
     )
     out.print(table)

@@ -63,6 +63,10 @@ PANELS: dict[str, dict[str, str]] = {
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "serve": ("serve runs/assistant", "serve runs/llama old=runs/lstm --port 8080"),
     "train": ("train llama-gutenberg --out runs/llama train.steps=500", "train runs/llama --resume"),
+    "compare": (
+        "compare quickstart --budget tokens=2M",
+        "compare my.txt --parameters 1M --budget minutes=10 --families ngram,lstm,llama",
+    ),
     "sweep": ("sweep mrpc.toml train.learning_rate=2e-5,3e-5 train.epochs=2,3 --from CHECKPOINT",),
     "plan": (
         "plan llama2-70b train.shard=full --gpus 64 --gpu h100-80gb",

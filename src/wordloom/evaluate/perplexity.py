@@ -55,6 +55,7 @@ BLOCK_TOKENS = 256
 
 Interval = tuple[float, float] | None
 Progress = Callable[[float, int, float], None]
+Each = Callable[[ReadText, Floats], None]
 
 
 class Window(NamedTuple):
@@ -90,6 +91,7 @@ def perplexity(
     specials: Specials = "refuse",
     batch_size: int | None = None,
     progress: Progress | None = None,
+    each: Each | None = None,
 ) -> Scores:
     """Return ``loss`` (nats per token), ``perplexity`` and ``bits_per_byte``; the module has the rules.
 
@@ -110,6 +112,7 @@ def perplexity(
         specials: how to read special tokens in the text; see :meth:`wordloom.text.Tokenizer.encode`.
         batch_size: windows per forward pass; None: about 8,192 tokens.
         progress: called after every window with the bytes, tokens and nats that it adds.
+        each: called with every document and the nats of its tokens, all but the first of its sequence.
 
     Raises:
         EvaluationError: an impossible window or stride, a start or end token that does not exist (joined
@@ -142,6 +145,8 @@ def perplexity(
                 progress(share * passage.bytes, len(likelihood.nats), float(likelihood.nats.sum()))
         for text, nats in passage.divided(np.concatenate(parts)):
             totals.add(text, nats)
+            if each is not None:
+                each(text, nats)
     if reader.empty and not totals.counts["tokens"]:
         raise EvaluationError("the text is empty; give a text of at least one byte")
     if not totals.counts["tokens"]:

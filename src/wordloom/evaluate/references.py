@@ -128,13 +128,17 @@ class KneserNey:
 
     def bits_per_byte(self, heldout: bytes) -> float:
         """Return the mean of -log2 p(byte | the order - 1 bytes before it) over ``heldout``."""
+        return float(self.bits(heldout).mean())
+
+    def bits(self, heldout: bytes) -> Floats:
+        """Return -log2 p(byte | the order - 1 bytes before it) of every byte of ``heldout``."""
         _require_heldout(heldout)
         symbols = np.frombuffer(heldout, dtype=np.uint8).astype(np.uint64)
         history = np.zeros_like(symbols)  # the bytes before each position, the nearest lowest
         for distance in range(1, min(self.order, len(symbols))):
             history[distance:] |= symbols[:-distance] << np.uint64(8 * (distance - 1))
         known = np.minimum(np.arange(len(symbols)), self.order - 1)
-        return float(-np.log2(self._probabilities(history, known, symbols)).mean())
+        return -np.log2(self._probabilities(history, known, symbols))
 
     def distribution(self, context: bytes) -> Floats:
         """Return p(byte | context) of all 256 byte values, from the last order - 1 bytes of ``context``."""

@@ -9,6 +9,7 @@ from wordloom.models.bag_of_words import BagOfWords, BagOfWordsConfig
 from wordloom.models.bert import Bert, BertConfig, Encoded
 from wordloom.models.bert_generation import BertGeneration, BertGenerationConfig
 from wordloom.models.building.build import build, config_from, skeleton
+from wordloom.models.cbow import CBOW, CBOWConfig
 from wordloom.models.families import (
     MODELS,
     PRESETS,
@@ -33,10 +34,11 @@ from wordloom.models.transformer import Transformer, TransformerConfig
 from wordloom.nn.memory import Memory
 
 __all__ = [
-    "GPT", "GPT2", "MODELS", "PRESETS", "RNN", "BagOfWords", "BagOfWordsConfig", "Bert", "BertConfig",
-    "BertGeneration", "BertGenerationConfig", "CausalLM", "Encoded", "Encoder", "Family", "GPT2Config",
-    "GPTConfig", "Llama", "LlamaConfig", "Memory", "RNNClassifier", "RNNClassifierConfig", "RNNConfig",
-    "Roberta", "RobertaConfig", "Seq2Seq", "Seq2SeqConfig", "SequenceToSequence", "TaskConfig", "TaskModel",
-    "Transformer", "TransformerConfig", "body_config", "build", "config_from", "context_limit", "encodes",
-    "family_of", "generation_limit", "skeleton", "translates",
+    "CBOW", "GPT", "GPT2", "MODELS", "PRESETS", "RNN", "BagOfWords", "BagOfWordsConfig", "Bert",
+    "BertConfig", "BertGeneration", "BertGenerationConfig", "CBOWConfig", "CausalLM", "Encoded", "Encoder",
+    "Family", "GPT2Config", "GPTConfig", "Llama", "LlamaConfig", "Memory", "RNNClassifier",
+    "RNNClassifierConfig", "RNNConfig", "Roberta", "RobertaConfig", "Seq2Seq", "Seq2SeqConfig",
+    "SequenceToSequence", "TaskConfig", "TaskModel", "Transformer", "TransformerConfig", "body_config",
+    "build", "config_from", "context_limit", "encodes", "family_of", "generation_limit", "skeleton",
+    "translates",
 ]  # fmt: skip

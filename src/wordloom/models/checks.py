@@ -23,7 +23,7 @@ _LARGEST = {
     **dict.fromkeys(("n_layers", "n_decoder_layers"), 2_000),
     **dict.fromkeys(
         ("type_vocab_size", "dim", "n_heads", "n_kv_heads", "head_dim", "hidden_dim", "projection",
-         "attention_dim", "max_ngram"),
+         "attention_dim", "max_ngram", "window"),
         2**20,
     ),
 }  # fmt: skip

@@ -68,7 +68,7 @@ _Muon = OnlyIf("optimizer", ("muon",))
 _LBFGS = OnlyIf("optimizer", ("lbfgs",))
 NotBagOfWords = OnlyIf("model.family", excluded=("bag_of_words",))
 FineTuned = OnlyIf("model.family", excluded=("bag_of_words", "rnn_classifier"))
-_Attention = OnlyIf("model.family", excluded=("bag_of_words", "rnn", "rnn_classifier"))
+_Attention = OnlyIf("model.family", excluded=("bag_of_words", "rnn", "rnn_classifier", "cbow"))
 _EpochDecay = OnlyIf("schedule", ("epoch_decay",))
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from wordloom.data.sets.python_docs import embedded_documents
 from wordloom.evaluate import perplexity
-from wordloom.evaluate.references import KneserNey, join_documents, lzma_bits_per_byte
+from wordloom.evaluate.references import KneserNey
 from wordloom.progress import TrainingProgress
+from wordloom.run.compare.held_out import HeldOut, byte_stream
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.train import TrainResult, train
 
@@ -37,14 +37,12 @@ def train_demo(minutes: float, *, force: bool, progress: TrainingProgress) -> tu
 
 def compare(lm: LanguageModel) -> Iterator[Contender]:
     """Yield the results of the model and of two baselines on the held-out documents."""
-    held_out = list(embedded_documents("validation"))
-    scores = perplexity(lm.model, lm.text_tokenizer, held_out)
-    counts = scores.counts
-    # as for the baselines, the end of a document is a symbol to predict and a byte to divide by
-    bits = counts["nats"] / math.log(2) / (counts["bytes"] + counts["documents"])
-    yield Contender("this model", bits, scores["loss"].signature)
-    train_bytes = join_documents(str(document.text) for document in embedded_documents("train"))
-    held_out_bytes = join_documents(str(document.text) for document in held_out)
-    bits = KneserNey(order=5).fit(train_bytes).bits_per_byte(held_out_bytes)
-    yield Contender("order-5 Kneser-Ney byte n-gram", bits)
-    yield Contender("lzma, given the training bytes", lzma_bits_per_byte(train_bytes, held_out_bytes))
+    documents = list(embedded_documents("validation"))
+    score = perplexity(lm.model, lm.text_tokenizer, documents)["bits_per_byte"]
+    assert score.value is not None, "its tokenizer is lossless"
+    yield Contender("this model", score.value, score.signature)
+    held_out = HeldOut(documents, lm.text_tokenizer, "refuse")
+    train_bytes = byte_stream(embedded_documents("train"))
+    bits = held_out.ngram_bits(KneserNey(order=5).fit(train_bytes))
+    yield Contender("order-5 Kneser-Ney byte n-gram", float(bits.sum() / held_out.n_bytes))
+    yield Contender("lzma, given the training bytes", held_out.lzma_bits_per_byte(train_bytes))

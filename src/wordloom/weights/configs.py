@@ -30,6 +30,7 @@ FORMATS: dict[str, Format] = {
     "gpt2": gpt2.FORMAT,
     "llama": llama.FORMAT,
     "rnn": own_format("rnn"),
+    "cbow": own_format("cbow"),
     "seq2seq": own_format("seq2seq"),
     "transformer": marian.FORMAT,
     "bert": bert.FORMAT,

@@ -92,12 +92,18 @@ def config_of(name: str) -> Any:
 
 def print_parameters(console: Console, name: str, config: Any, table: ParameterTable) -> None:
     """Print the components, memory, key/value cache and operations."""
+    from wordloom.models import CBOWConfig
     from wordloom.nn.attention import Approximation
 
     c = getattr(config, "body", config)  # of a model with a head
     n_layers = f"{c.n_layers}+{c.decoder_layers}" if hasattr(c, "decoder_layers") else str(c.n_layers)
     shape = f"{n_layers} layers, dim {c.dim}, "
-    shape += f"cell {c.cell}" if table.state else f"{c.n_heads} heads, context {c.max_seq_len:,}"
+    if table.state:
+        shape += f"cell {c.cell}"
+    elif isinstance(c, CBOWConfig):
+        shape += f"bags of {c.window} tokens"
+    else:
+        shape += f"{c.n_heads} heads, context {c.max_seq_len:,}"
     console.print(Text(f"{name}: {_kind(config)}, {shape}", style="bold"), end="\n\n")
     print_unwrapped(_component_table(table), console)
     memory = ", ".join(f"{_bytes(size)} {precision}" for precision, size in table.memory.items())

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from wordloom.errors import CheckpointError, RecipeError, did_you_mean
-from wordloom.models import PRESETS, body_config, config_from, skeleton
+from wordloom.models import MODELS, PRESETS, body_config, config_from, skeleton
 from wordloom.models.building.lora import add_adapter, matching_layers
 from wordloom.nn.attention import Approximation
 from wordloom.nn.lora import LoraSettings
@@ -111,9 +111,8 @@ def _config(recipe: Recipe) -> Any:
             "the size of the vocabulary is not known before the tokenizer is trained or the prepared folder "
             "is here; give model.vocab_size=NUMBER"
         )
-    settings.setdefault("max_seq_len", recipe.train.seq_len)
-    if family == "rnn":
-        settings.pop("max_seq_len")
+    if family in MODELS and hasattr(MODELS[family].config, "max_seq_len"):
+        settings.setdefault("max_seq_len", recipe.train.seq_len)
     return config_from(family, **settings)
 
 

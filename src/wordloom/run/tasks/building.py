@@ -218,7 +218,9 @@ def set_up_blocks(
     if settings.gradient_checkpointing:
         checkpoint_blocks(model)
     compiled = compile_blocks(model, settings, trainer.device)
-    layers = [block.attention for block in model.blocks]
+    layers = [block.attention for block in model.blocks if hasattr(block, "attention")]
+    if not layers:
+        return compiled
     elsewhere = compiled.startswith("compiled")  # then PyTorch chooses the kernel of exact attention
     kernels = []
     for attention in {layer.pattern: layer for layer in layers}.values():
@@ -266,12 +268,12 @@ def require_causal(config: Any, recipe: Recipe) -> None:
     if encodes(config):
         raise RecipeError(
             f"model.family '{family}' reads texts in both directions and writes none; take "
-            "train.objective 'masked_lm', or a model.family that writes: gpt, gpt2, llama or rnn"
+            "train.objective 'masked_lm', or a model.family that writes: gpt, gpt2, llama, rnn or cbow"
         )
     if translates(config):
         raise RecipeError(
             f"model.family '{family}' turns one text into another, and train.objective "
-            f"'{recipe.train.objective}' learns to continue one; take gpt, gpt2, llama or rnn"
+            f"'{recipe.train.objective}' learns to continue one; take gpt, gpt2, llama, rnn or cbow"
         )
 
 

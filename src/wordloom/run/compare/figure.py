@@ -1,0 +1,72 @@
+"""The picture of a comparison: bits per byte against the budget, and by position in the context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from wordloom.inspect import figures
+from wordloom.run.compare.result import Point, Result, Row
+
+_LABELS = {
+    "tokens": "tokens of training",
+    "flops": "floating-point operations of training",
+    "minutes": "minutes of training",
+}
+
+
+def comparison_figure(result: Result) -> Any:
+    """Return the figure: a line for each entry, and horizontal lines for the references.
+
+    A small panel shows the bits per byte by position in the context.  Every mark is a finished run of its
+    own, whose learning rate decayed to the end.
+    """
+    figure = figures.new_figure((8.6, 4.8))
+    panels = figure.subplot_mosaic(
+        [["budget", "position"], ["budget", "legend"]], width_ratios=[2.2, 1], height_ratios=[1, 1.1]
+    )
+    panel = panels["budget"]
+    trained = [row for row in result.causal if row.points]
+    for i, row in enumerate(trained):
+        points = sorted(row.points, key=lambda point: point.share)
+        scores = [point.bits_per_byte for point in points[:-1]] + [row.score]
+        panel.plot(
+            [_amount(point, result) for point in points], scores, label=row.title, markersize=5,
+            linewidth=1.3, **figures.series(i),
+        )  # fmt: skip
+    for row, dashes in zip((row for row in result.causal if not row.points), ("--", ":"), strict=False):
+        panel.axhline(row.score, color=figures.FAINT, linestyle=dashes, linewidth=1.2, label=row.title)
+    panel.set_xscale("log")
+    panel.set_xlabel(_LABELS[result.budget.kind], **figures.NAME)
+    panel.set_ylabel("bits per byte of held-out text", **figures.NAME)
+    panel.grid(color=figures.GRID, linewidth=0.6, which="both")
+    panel.set_axisbelow(True)
+    figures.hide_frame(panel)
+    lines, names = panel.get_legend_handles_labels()
+    panels["legend"].axis("off")
+    panels["legend"].legend(lines, names, fontsize=figures.FONT - 1.5, frameon=False, loc="upper left")
+    _draw_positions(panels["position"], trained)
+    return figure
+
+
+def _draw_positions(inset: Any, trained: Sequence[Row]) -> None:
+    """Draw the bits per byte of each entry by the position in the context."""
+    for i, row in enumerate(trained):
+        if row.positions:
+            inset.plot(
+                [(first * (stop - 1)) ** 0.5 for first, stop, _ in row.positions],
+                [bits for *_, bits in row.positions],
+                color=figures.series(i)["color"],
+                linewidth=1.1,
+            )
+    inset.set_xscale("log", base=2)
+    inset.set_xlabel("position in the context, tokens", fontsize=figures.FONT - 2)
+    inset.set_ylabel("bits per byte", fontsize=figures.FONT - 2)
+    inset.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    inset.tick_params(labelsize=figures.FONT - 2.5)
+    inset.grid(color=figures.GRID, linewidth=0.5)
+    figures.hide_frame(inset)
+
+
+def _amount(point: Point, result: Result) -> float:
+    return float(getattr(point, result.budget.kind))

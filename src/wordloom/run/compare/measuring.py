@@ -1,0 +1,162 @@
+"""Measure a trained entry: bits, bits by position, speed of decoding, a sample, and tasks."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wordloom.data import Document
+from wordloom.errors import EvaluationError
+from wordloom.evaluate.positions import bits_by_position
+from wordloom.files import write_text
+from wordloom.generate import Sampling
+from wordloom.generate.text import stream_ids
+from wordloom.progress import TerminalReporter
+from wordloom.run.checkpoint.kinds import kind_of
+from wordloom.run.checkpoint.loaders import Request, read_checkpoint
+from wordloom.run.compare.held_out import HeldOut
+from wordloom.run.compare.runs import Run
+from wordloom.run.models.language_model import LanguageModel
+from wordloom.run.models.text_encoder import TextEncoder
+
+_DECODED = 128  # tokens
+_ROUNDS = 5
+_SAMPLE_TOKENS = 160
+_PSEUDO_TOKENS = 4096  # of the held-out text, each of which costs a pass of an encoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What was measured of one trained run.
+
+    Attributes:
+        bits: of each unit of the held-out text; empty for an encoder.
+        score: the bits per byte; the pseudo-perplexity of an encoder.
+        seconds: of training.
+        memory: the peak memory of a training step, in bytes.
+        positions: groups of positions and their bits per byte, of the first seed.
+        decoded_per_second: tokens of greedy decoding at batch 1, of the first seed.
+        sample: a text that the model writes, of the first seed.
+        tasks: scores on other tasks by name, of the first seed.
+    """
+
+    bits: Sequence[float]
+    score: float
+    seconds: float
+    memory: int
+    positions: Sequence[tuple[int, int, float]] = ()
+    decoded_per_second: float | None = None
+    sample: str = ""
+    tasks: dict[str, float | None] = field(default_factory=dict)
+
+
+def measured(
+    run: Run, held_out: HeldOut, prompt: str, tasks: Sequence[str], folder: Path, *, first: bool
+) -> Measured:
+    """Return what was measured of ``run``, from its file in ``folder`` if there is one.
+
+    Speed, sample and tasks are those of the ``first`` seed.
+    """
+    file = folder / f"{run.name}.json"
+    if file.exists():
+        values = json.loads(file.read_text(encoding="utf-8"))
+        return Measured(**values)
+    memory = json.loads((run.folder / "memory.json").read_text(encoding="utf-8"))["bytes"]
+    common: dict[str, Any] = {"seconds": run.seconds(), "memory": memory}
+    if first:
+        common["tasks"] = {name: task_score(run.folder, name) for name in tasks}
+    checkpoint = read_checkpoint(run.folder)
+    model = kind_of(checkpoint).load(checkpoint, run.recipe.train.device, "auto")
+    if isinstance(model, TextEncoder):
+        score = _pseudo_perplexity(model, held_out)
+        found = Measured(bits=[], score=score, **common)
+    else:
+        found = _measured_causal(model, run, held_out, prompt, first=first, common=common)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(file, json.dumps(vars(found), ensure_ascii=False))
+    return found
+
+
+def _measured_causal(
+    lm: LanguageModel, run: Run, held_out: HeldOut, prompt: str, *, first: bool, common: dict[str, Any]
+) -> Measured:
+    bits = held_out.model_bits(lm.model)
+    if first:
+        positions = bits_by_position(
+            lm.model,
+            held_out.tokenizer,
+            held_out.documents,
+            window=run.recipe.train.seq_len,
+            specials=held_out.specials,
+        )
+        common |= {
+            "positions": [(group.first, group.stop, group.bits_per_byte) for group in positions],
+            "decoded_per_second": decoded_per_second(lm, prompt),
+            "sample": sample(lm, prompt),
+        }
+    return Measured(bits=bits.tolist(), score=float(bits.sum() / held_out.n_bytes), **common)
+
+
+def decoded_per_second(lm: LanguageModel, prompt: str) -> float:
+    """Return the tokens a second of greedy decoding at batch 1, the median of a few rounds."""
+    limit = getattr(lm.model.config, "max_seq_len", None) or 2 * _DECODED
+    new = min(_DECODED, max(1, limit // 2))
+    ids = lm.text_tokenizer.prompt_ids(prompt)[: limit - new] or [0]
+    sampling = Sampling(max_new_tokens=new, temperature=0.0)
+    rates = []
+    for _ in range(1 + _ROUNDS):  # programs are compiled in the first one
+        began = time.perf_counter()
+        count = sum(1 for _ in stream_ids(lm.model, lm.tokenizer, ids, sampling, eos_ids=()))
+        rates.append(count / (time.perf_counter() - began))
+    return float(np.median(rates[1:]))
+
+
+def sample(lm: LanguageModel, prompt: str) -> str:
+    """Return the continuation of ``prompt`` with seed 1 and the default temperature."""
+    return str(lm.generate(prompt, max_new_tokens=_SAMPLE_TOKENS, seed=1, past="slide"))
+
+
+def task_score(folder: Path, name: str) -> float | None:
+    """Return the accuracy of the model in ``folder`` on the set ``name``; None where it has no such task."""
+    checkpoint = read_checkpoint(folder)
+    kind = kind_of(checkpoint)
+    task = kind.task_of(checkpoint, [name])
+    if task not in ("minimal_pairs", "lambada", "choices"):
+        return None
+    evaluation = kind.evaluations[task]
+    model = kind.load(checkpoint, "auto", "auto")
+    scores = evaluation.run(Request(checkpoint, [name], TerminalReporter(), unwritten=[]), model)
+    return scores["accuracy"].value
+
+
+def _pseudo_perplexity(encoder: TextEncoder, held_out: HeldOut) -> float:
+    """Return the pseudo-perplexity of the first tokens of the held-out text."""
+    texts, left = [], _PSEUDO_TOKENS
+    for document in held_out.documents:
+        ids = held_out.tokenizer.encode_ids(document.text, specials=held_out.specials)[:left]
+        texts.append(held_out.tokenizer.decode(ids))
+        left -= len(ids)
+        if left <= 0:
+            break
+    score = encoder.pseudo_perplexity(texts)["pseudo_perplexity"].value
+    if score is None:
+        raise EvaluationError("the pseudo-perplexity of the encoder is undefined")
+    return score
+
+
+def prompt_of(documents: Sequence[Document]) -> str:
+    """Return the first words of the first document that have letters, about 40 characters."""
+    text = documents[0].text
+    text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+    words: list[str] = []
+    for word in filter(lambda word: any(map(str.isalpha, word)), text.split()):
+        words.append(word)
+        if sum(map(len, words)) + len(words) > 40:
+            break
+    return " ".join(words)[:80] or text[:40]

@@ -1,0 +1,86 @@
+"""The two references of a comparison: an n-gram model of bytes, and lzma."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wordloom.data import Document
+from wordloom.evaluate.references import KneserNey
+from wordloom.files import write_text
+from wordloom.run.compare.entries import NGRAM
+from wordloom.run.compare.held_out import Floats, HeldOut, byte_stream
+from wordloom.run.compare.result import Row
+
+LZMA = "lzma"
+_ORDER = 5
+# Bytes of memory for each byte of training text, and the most that the n-gram model may take.
+_MEMORY, _MOST_MEMORY = 80, 16 << 30
+_SAMPLE_BYTES = 400
+
+
+def reference(
+    name: str,
+    train: Callable[[], Iterable[Document]],
+    held_out: HeldOut,
+    prompt: str,
+    folder: Path,
+) -> tuple[Row, Floats | None] | str:
+    """Return the row of a reference and its bits for each unit, or why it is left out.
+
+    Both references read the whole training text, whatever the budget.  What is measured stays in ``folder``.
+    """
+    file = folder / f"{name}.json"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        found = _measured(name, byte_stream(train()), held_out, prompt)
+        write_text(file, json.dumps(found, ensure_ascii=False))
+    found = json.loads(file.read_text(encoding="utf-8"))
+    if "left_out" in found:
+        return str(found["left_out"])
+    if name == LZMA:
+        return Row(name=LZMA, title="lzma, given the training text", score=found["score"]), None
+    bits = np.array(found["bits"])
+    row = Row(
+        name=NGRAM,
+        title=f"order-{_ORDER} Kneser-Ney n-gram of bytes",
+        score=found["score"],
+        interval=held_out.statistics(bits).interval(),
+        sample=found["sample"],
+    )
+    return row, bits
+
+
+def _measured(name: str, train: bytes, held_out: HeldOut, prompt: str) -> dict[str, Any]:
+    if name == LZMA:
+        return {"score": held_out.lzma_bits_per_byte(train)}
+    if (needed := _MEMORY * len(train)) > _MOST_MEMORY:
+        return {
+            "left_out": f"the n-gram model is left out: {len(train):,} bytes of training text would take "
+            f"about {needed / 2**30:.0f} GiB of memory"
+        }
+    ngram = KneserNey(order=_ORDER).fit(train)
+    bits = held_out.ngram_bits(ngram)
+    return {
+        "score": float(bits.sum() / held_out.n_bytes),
+        "bits": bits.tolist(),
+        "sample": ngram_sample(ngram, prompt),
+    }
+
+
+def ngram_sample(ngram: KneserNey, prompt: str) -> str:
+    """Return the continuation of ``prompt`` that the n-gram model writes, drawn with seed 1."""
+    rng = np.random.default_rng(1)
+    written = bytearray(prompt.encode())
+    start = len(written)
+    while len(written) < start + _SAMPLE_BYTES:
+        p = ngram.distribution(bytes(written))
+        byte = int(rng.choice(256, p=p / p.sum()))
+        if byte == 0:  # the end of a document
+            break
+        written.append(byte)
+    return bytes(written[start:]).decode("utf-8", "replace")

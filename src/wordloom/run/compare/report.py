@@ -1,0 +1,85 @@
+"""The report of a comparison: its picture, and one page of HTML."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+
+from wordloom.inspect import figures
+from wordloom.inspect.view.pages import figure_as_html, page, table_as_html, write_page
+from wordloom.run.compare.figure import comparison_figure
+from wordloom.run.compare.result import Result
+from wordloom.run.compare.tables import columns_of, encoder_columns, heading_of
+
+PICTURE, REPORT = "compare.png", "report.html"
+
+
+def write_report(result: Result, folder: Path) -> None:
+    """Write ``compare.png`` and ``report.html`` into ``folder``."""
+    if any(row.points for row in result.causal):
+        figures.save_figure(lambda: comparison_figure(result), [], folder / PICTURE)
+    write_page(report_page(result), folder / REPORT)
+
+
+def report_page(result: Result) -> str:
+    """Return the page: the table, the picture, the samples side by side, and how it was measured."""
+    body = [f"<p>{escape(heading_of(result))}</p>\n"]
+    body.append(_table("Models", *columns_of(result)))
+    if result.encoders:
+        body.append(
+            _table(
+                "Encoders: pseudo-perplexity compares them with one another only", *encoder_columns(result)
+            )
+        )
+    if any(row.points for row in result.causal):
+        body.append(figure_as_html(lambda: comparison_figure(result), [], "bits per byte against the budget"))
+    body.append(_samples(result))
+    body.append(_rates(result))
+    body.append("<h2>How it was measured</h2>\n<ul>\n")
+    body += [
+        f"<li>{escape(line)}</li>\n" for line in (*_METHOD, f"signature: {result.signature}", *result.notes)
+    ]
+    body.append("</ul>\n")
+    return page("Comparison of language models", "".join(body))
+
+
+_METHOD = (
+    "All models read the same documents, each independently of the others, and bits per byte divide all bits "
+    "by the bytes of the text.",
+    "The score is the mean over the seeds. Intervals are 95 % normal intervals over units of the text; "
+    "differences to the best model are paired by unit.",
+    "The learning rate of a model has the lowest validation loss of those tried at a tenth of the budget.",
+    "Each mark of the picture is a finished run. Recurrent models carry their state from window to window in "
+    "training. The n-gram model and lzma read the whole training text once, whatever the budget.",
+)
+
+
+def _table(title: str, headings: list[str], rows: list[list[str]]) -> str:
+    kept = [i for i in range(len(headings)) if i == 0 or any(row[i] for row in rows)]
+    return table_as_html(title, [headings[i] for i in kept], [[row[i] for i in kept] for row in rows])
+
+
+def _samples(result: Result) -> str:
+    """Return the texts that the models write after the same prompt with the same seed, side by side."""
+    rows = [row for row in result.causal if row.sample]
+    if not rows:
+        return ""
+    cells = "".join(
+        f"<figure class=sample><figcaption>{escape(row.title)}</figcaption>"
+        f"<pre><b>{escape(result.prompt)}</b>{escape(row.sample)}</pre></figure>\n"
+        for row in rows
+    )
+    return f'<h2>Samples</h2>\n<div class="samples">\n{cells}</div>\n'
+
+
+def _rates(result: Result) -> str:
+    """Return the validation losses of the learning rates that were tried."""
+    rows = []
+    for row in result.rows:
+        for rate, loss in row.trials.items():
+            chosen = "chosen" if row.rate is not None and float(rate) == row.rate else ""
+            rows.append([row.title, rate, "diverged" if loss is None else f"{loss:.4f}", chosen])
+    if not rows:
+        return ""
+    title = "Validation loss by learning rate, at a tenth of the budget"
+    return table_as_html(title, ["model", "learning rate", "loss", ""], rows)

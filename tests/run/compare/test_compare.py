@@ -1,0 +1,259 @@
+"""A whole comparison: each run trained once, resumed where it stopped, and equal to the run alone."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from wordloom.cli import app
+from wordloom.evaluate import perplexity
+from wordloom.evaluate.references import KneserNey
+from wordloom.progress import TrainingProgress
+from wordloom.run import LanguageModel, load_as, train
+from wordloom.run.compare import runs as runs_module
+from wordloom.run.compare.budget import Budget
+from wordloom.run.compare.compare import compare
+from wordloom.run.compare.result import Result, Row
+from wordloom.run.compare.settings import Settings
+
+FAMILIES = ["ngram", "bag", "gru", "llama-band", "bert"]
+#: What differs between two runs of one comparison: times.
+TIMES = ("minutes", "decoded_per_second")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = random.Random(3)
+    words = ["the", "cat", "dog", "sat", "on", "a", "mat", "and", "ran", "far", "away", "é"]
+    lines = [" ".join(rng.choices(words, k=rng.randint(3, 12))) for _ in range(400)]
+    path = tmp_path_factory.mktemp("compare") / "text.txt"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def settings(text: Path, **changes: Any) -> Settings:
+    given = {
+        "source": str(text),
+        "budget": Budget("tokens", 6000),
+        "families": FAMILIES,
+        "parameters": [25e3],
+        "tokenizer": "byte",
+        "seeds": 2,
+        "rates": 2,
+        "overrides": [
+            *("data.separator=line", "train.seq_len=23", "train.batch_size=5", "train.evaluate_windows=7"),
+            "train.device=cpu",
+        ],
+    }
+    return Settings(**{**given, **changes})
+
+
+@pytest.fixture(scope="module")
+def result(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    found = compare(settings(text), out=tmp_path_factory.mktemp("result"), progress=TrainingProgress())
+    assert isinstance(found, Result)
+    return found
+
+
+def row_of(result: Result, name: str) -> Row:
+    return next(row for row in result.rows if row.name == name)
+
+
+def without_times(result: Result) -> dict[str, Any]:
+    values = result.as_dict()
+    for row in values["rows"]:
+        for name in (*TIMES, "folder"):
+            del row[name]
+        for point in row["points"]:
+            del point["minutes"]
+    return values
+
+
+def test_all_files_and_rows_are_there(result: Result) -> None:
+    assert {row.name for row in result.rows} == {*FAMILIES, "lzma"}
+    names = {path.name for path in result.folder.iterdir()}
+    assert {"table.txt", "table.json", "table.csv", "compare.png", "report.html", "models"} <= names
+    assert json.loads((result.folder / "table.json").read_text()) == json.loads(json.dumps(result.as_dict()))
+    page = (result.folder / "report.html").read_text()
+    assert "http://" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "http://creativecommons.org", ""
+    )
+    for row in result.rows:
+        assert row.title in page
+        if row.sample:
+            assert "<pre>" in page
+    for row in result.causal:
+        if row.parameters is None:
+            continue
+        assert len(row.seeds) == 2
+        assert row.seeds[0] != row.seeds[1]
+        assert row.tokens == 6000 // 115 * 115
+        assert [point.share for point in row.points] == [0.03, 0.1, 0.3, 1.0]
+        assert row.memory > 12 * row.parameters
+        assert row.decoded_per_second > 0
+        assert row.positions[0][0] == 1
+        assert 2 < row.score < 9
+    assert row_of(result, "bert").score > 1
+
+
+def test_a_model_is_scored_as_evaluate_does_and_the_ngram_as_in_the_demo(result: Result, text: Path) -> None:
+    row = row_of(result, "llama-band")
+    lm = load_as(LanguageModel, row.folder)
+    lines = text.read_text().split("\n")
+    held_out = [line for line in lines if line][-result.units :]
+    # the split is by characters: the first held-out line may be the end of a training line
+    size = sum(len(line.encode()) for line in held_out)
+    held_out[0] = held_out[0].encode()[size - result.held_out_bytes :].decode()
+    score = perplexity(lm.model, lm.text_tokenizer, held_out)["bits_per_byte"]
+    assert row.seeds[0] == pytest.approx(score.value, rel=1e-6)
+    train_text = "\n".join(lines)[: -len("\n".join(held_out))].split("\n")
+    stream = b"".join(line.encode() + b"\0" for line in held_out)
+    ngram = KneserNey(order=5).fit(b"".join(line.encode() + b"\0" for line in train_text if line))
+    expected = ngram.bits_per_byte(stream) * len(stream) / result.held_out_bytes
+    assert row_of(result, "ngram").score == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["gru", "bag"])
+def test_a_run_alone_gives_the_same_bytes(result: Result, name: str, tmp_path: Path) -> None:
+    folder = Path(row_of(result, name).folder)
+    train(folder / "recipe.toml", out=tmp_path / "alone")
+    assert (tmp_path / "alone/model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+
+
+def test_a_comparison_that_was_stopped_continues_to_the_same_table(
+    result: Result, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stops in the middle of a run, in each of three calls, and trains no finished run again."""
+    real, trained, budget = runs_module.train, [], {"left": 0}
+
+    def stopping(recipe: Any, **options: Any) -> Any:
+        trained.append(recipe.name)
+        budget["left"] -= 1
+        if budget["left"] < 0:
+            raise KeyboardInterrupt
+        return real(recipe, **options)
+
+    monkeypatch.setattr(runs_module, "train", stopping)
+    # its tokenizer.path is compared too, so the folder has the same name
+    again = settings(text)
+    for left in (3, 8, 9):
+        budget["left"] = left
+        stopped = compare(again, out=tmp_path / "again")
+        assert isinstance(stopped, Result)
+        assert stopped.stopped
+    budget["left"] = 1000
+    found = compare(again, out=tmp_path / "again")
+    assert isinstance(found, Result)
+    assert not found.stopped
+    assert len(trained) == len(set(trained)) + 3
+    assert without_times(found) == without_times(result)
+    trained.clear()
+    assert without_times(compare(again, out=tmp_path / "again")) == without_times(result)
+    assert not trained
+
+
+def test_a_run_that_diverges_is_left_out(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from wordloom.errors import NonFiniteError
+
+    real = runs_module.train
+
+    def diverging(recipe: Any, **options: Any) -> Any:
+        if recipe.name.startswith("bag") or recipe.name == "rnn-rate-0.004":
+            raise NonFiniteError("the loss is not finite")
+        return real(recipe, **options)
+
+    monkeypatch.setattr(runs_module, "train", diverging)
+    two = settings(text, families=["bag", "rnn"], seeds=1)
+    found = compare(two, out=tmp_path / "diverging")
+    assert isinstance(found, Result)
+    assert [row.name for row in found.rows if row.parameters] == ["rnn"]
+    assert any("bag of words (order-free) diverged with every learning rate" in note for note in found.notes)
+    assert "diverged" not in json.dumps(row_of(found, "rnn").trials)
+
+
+def test_minutes_are_converted_once(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = settings(text, families=["bag"], seeds=1, rates=1, budget=Budget("minutes", 0.02))
+    found = compare(one, out=tmp_path / "minutes")
+    assert isinstance(found, Result)
+    steps = row_of(found, "bag").tokens
+    monkeypatch.setattr("wordloom.run.compare.compare.time_step", None)
+    again = compare(one, out=tmp_path / "minutes")
+    assert isinstance(again, Result)
+    assert row_of(again, "bag").tokens == steps
+
+
+def test_an_own_recipe_and_two_sizes(text: Path, tmp_path: Path) -> None:
+    own = tmp_path / "mine.toml"
+    own.write_text(
+        '[data]\ntrain = "nothing.txt"\n[model]\nfamily = "gpt"\ndim = 12\nn_heads = 3\nn_layers = 1\n'
+        "[train]\nsteps = 3\nlearning_rate = 0.003\n"
+    )
+    both = settings(text, families=["bag"], parameters=[20e3, 30e3], recipes=[str(own)], seeds=1, rates=1)
+    found = compare(both, out=tmp_path / "both")
+    assert isinstance(found, Result)
+    assert {row.name for row in found.rows if row.parameters} == {"bag-20k", "bag-30k", "mine"}
+    assert row_of(found, "mine").rate == 0.003
+
+
+# -- the command -------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_prints_the_runs_and_writes_nothing(text: Path, tmp_path: Path) -> None:
+    arguments = [
+        *("compare", text, "--budget", "tokens=6k", "--parameters", "25k", "--tokenizer", "byte", "--json"),
+        *("--out", tmp_path / "dry", "--families", "ngram,lstm", "--seeds", "1", "--dry-run"),
+    ]
+    done = CliRunner().invoke(app, list(map(str, arguments)))
+    assert done.exit_code == 0, done.output
+    names = [run["run"] for run in json.loads(done.stdout)]
+    assert names == [
+        *(f"lstm-rate-{rate}" for rate in ("0.001", "0.002", "0.004", "0.008", "0.016")),
+        *("lstm-budget-0.03", "lstm-budget-0.3", "lstm-seed-1337"),
+    ]
+    assert not (tmp_path / "dry").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--families", "lstm,gtp2"], "gpt2"),
+        (["--families", "lstm,lstm"], "twice"),
+        (["--budget", "hours=3"], "--budget"),
+        (["--parameters", "no"], "--parameters"),
+        (["--tokenizer", "bp"], "bpe"),
+        (["--tokenizer", "word"], "bits per byte are undefined"),
+        (["--task", "nothing"], "nothing"),
+        (["--entry", "nothing.toml"], "nothing.toml"),
+        (["data.validation_fraction=0"], "held out"),
+        (["train.objective=masked_lm"], "predicts no next tokens"),
+        (["--parameters", "100"], "no room"),
+    ],
+)
+def test_mistakes_are_one_line(text: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
+    given = {"--budget": "tokens=6k", "--parameters": "25k", "--tokenizer": "byte"}
+    options = [part for pair in given.items() if pair[0] not in arguments for part in pair]
+    command = ["compare", str(text), "--out", str(tmp_path / "x"), *options, *arguments]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code != 0
+    assert message in str(done.exception)
+    assert "\n" not in str(done.exception)
+    assert not (tmp_path / "x" / "models").exists()
+
+
+def test_a_folder_is_continued_with_its_own_settings(result: Result, text: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(result.folder, folder)
+    command = ["compare", str(text), "--out", str(folder), "--budget", "tokens=7k", "--parameters", "25k"]
+    done = CliRunner().invoke(app, command)
+    assert "with other settings" in str(done.exception)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "file").touch()
+    done = CliRunner().invoke(app, [*command[:2], "--out", str(other), *command[4:]])
+    assert "holds no comparison" in str(done.exception)
