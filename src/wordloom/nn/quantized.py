@@ -30,6 +30,9 @@ def quantize(weight: Tensor) -> Tensor:
     These are the integers [N, K'], then the scales [N, K' / 64] and zeros.
     """
     N, K = weight.shape
+    if weight.is_meta:  # PyTorch would import its compiler and take milliseconds for each operation
+        n_groups = N * -(-K // GROUP)
+        return weight.new_empty(n_groups * GROUP + 2 * (n_groups + _BEHIND), dtype=torch.uint8)
     groups = F.pad(weight.detach().float(), (0, -K % GROUP)).view(N, -1, GROUP)  # [N, G, 64]
     exact = groups.abs().amax(dim=-1) / 127
     scales = exact.to(torch.bfloat16)  # rounded to nearest, and then up, so that no integer exceeds 127
