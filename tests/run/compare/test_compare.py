@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from wordloom.cli import app
-from wordloom.evaluate import perplexity
+from wordloom.data.rows.choices import choice_rows
+from wordloom.evaluate import choices, perplexity
 from wordloom.evaluate.references import KneserNey
 from wordloom.progress import TrainingProgress
 from wordloom.run import LanguageModel, load_as, train
@@ -188,7 +190,9 @@ def test_minutes_are_converted_once(text: Path, tmp_path: Path, monkeypatch: pyt
     assert row_of(again, "bag").tokens == steps
 
 
-def test_an_own_recipe_and_two_sizes(text: Path, tmp_path: Path) -> None:
+def test_an_own_recipe_two_sizes_and_tasks_that_are_added_later(
+    text: Path, tmp_path: Path, data: Path
+) -> None:
     own = tmp_path / "mine.toml"
     own.write_text(
         '[data]\ntrain = "nothing.txt"\n[model]\nfamily = "gpt"\ndim = 12\nn_heads = 3\nn_layers = 1\n'
@@ -199,6 +203,16 @@ def test_an_own_recipe_and_two_sizes(text: Path, tmp_path: Path) -> None:
     assert isinstance(found, Result)
     assert {row.name for row in found.rows if row.parameters} == {"bag-20k", "bag-30k", "mine"}
     assert row_of(found, "mine").rate == 0.003
+    later = compare(replace(both, tasks=["copa/eval"], families=["ngram", "bag"]), out=tmp_path / "both")
+    assert isinstance(later, Result)
+    mine, bag = row_of(later, "mine"), row_of(later, "bag-20k")
+    lm = load_as(LanguageModel, bag.folder)
+    expected = choices(lm.model, lm.text_tokenizer, choice_rows(["copa/eval"], answered=True))
+    assert bag.tasks == {"copa/eval": expected["accuracy"].value}
+    assert mine.tasks == {"copa/eval": None}
+    assert any("mine-seed-1337 is not scored on copa/eval: " in note for note in later.notes)
+    assert row_of(later, "ngram").tasks == {"copa/eval": None}
+    assert mine.score == row_of(found, "mine").score
 
 
 # -- the command -------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from wordloom.data import Document
+from wordloom.data.rows.minimal_pairs import MinimalPair
 from wordloom.errors import EvaluationError, RecipeError
 from wordloom.evaluate import perplexity
 from wordloom.evaluate.references import KneserNey
@@ -28,7 +29,7 @@ from wordloom.run.compare.entries import (
     shape_of,
 )
 from wordloom.run.compare.held_out import HeldOut, byte_stream
-from wordloom.run.compare.references import ngram_sample
+from wordloom.run.compare.references import ngram_acceptability, ngram_sample
 from wordloom.run.compare.result import Result, Row, in_order
 from wordloom.run.compare.tables import csv_of, text_of
 from wordloom.text import Tokenizer
@@ -272,3 +273,33 @@ def test_the_edge_of_the_learning_rates() -> None:
     row = Row(name="a", title="a", score=1.0, rate=0.004, trials={"0.001": 3.0, "0.002": 2.0, "0.004": 1.0})
     assert row.edge == "highest"
     assert Row(name="a", title="a", score=1.0, rate=0.002, trials=row.trials).edge is None
+
+
+def test_minimal_pairs_of_an_ngram_model(rng: random.Random) -> None:
+    letters = "abc é"
+    ngram = KneserNey(order=rng.randint(1, 5)).fit(
+        b"".join("".join(rng.choices(letters, k=9)).encode() + b"\0" for _ in range(90))
+    )
+
+    def sentence() -> str:
+        return "".join(rng.choices(letters, k=rng.randint(1, 12)))
+
+    pairs = [MinimalPair(sentence(), sentence(), rng.choice("xyz"), "", "", 0) for _ in range(60)]
+
+    def bits(text: str, before: bytes) -> float:
+        found, written = 0.0, before
+        for byte in text.encode():
+            found -= math.log2(ngram.distribution(written)[byte])
+            written += bytes([byte])
+        return found
+
+    right: dict[str, list[bool]] = {}
+    before = b"\0"
+    for pair in pairs:
+        good = bits(pair.good, before)
+        before += pair.good.encode() + b"\0"
+        bad = bits(pair.bad, before)
+        before += pair.bad.encode() + b"\0"
+        right.setdefault(pair.paradigm, []).append(bad - good > 1e-6)
+    expected = np.mean([np.mean(each) for each in right.values()])
+    assert ngram_acceptability(ngram, pairs) == pytest.approx(float(expected))

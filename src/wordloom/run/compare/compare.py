@@ -8,8 +8,8 @@ import json
 import logging
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from wordloom.data import Document
-from wordloom.errors import CheckpointError, RecipeError
+from wordloom.errors import CheckpointError, RecipeError, WordloomError
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.evaluate.score import signature
 from wordloom.files import write_text
@@ -36,8 +36,8 @@ from wordloom.run.compare.entries import (
     shape_of,
 )
 from wordloom.run.compare.held_out import Floats, HeldOut, byte_stream
-from wordloom.run.compare.measuring import Measured, measured, prompt_of
-from wordloom.run.compare.references import LZMA, reference
+from wordloom.run.compare.measuring import Measured, measured, prompt_of, task_score
+from wordloom.run.compare.references import LZMA, ngram_task, reference
 from wordloom.run.compare.report import write_report
 from wordloom.run.compare.result import Result, Row, entry_row, in_order
 from wordloom.run.compare.runs import CURVE, TENTH, Run, run_of, time_step, train_run
@@ -112,7 +112,7 @@ def _check_folder(folder: Path, settings: Settings) -> None:
 
 
 # Settings that may change when a comparison is continued: they add entries, seeds and tasks.
-_FREE = ("families", "recipes", "seeds")
+_FREE = ("families", "recipes", "seeds", "tasks")
 
 
 class RunProgress(TrainingProgress):
@@ -349,9 +349,31 @@ class Comparison:
             if self.stopped:
                 return None
             self.progress.say(f"measuring   {run.name}")
-        return measured(
-            run, self.held_out, self.prompt, self.settings.tasks, self.folder / "scores", first=first
-        )
+        return measured(run, self.held_out, self.prompt, self.folder / "scores", first=first)
+
+    def _tasks(self, name: str, measure: Callable[[str], float | None]) -> dict[str, float | None]:
+        """Return the score on each task of the run ``name``; each is measured once, and kept.
+
+        A task that the model cannot read, such as texts longer than its context, is left out with a note.
+        """
+        found: dict[str, float | None] = {}
+        for task in self.settings.tasks:
+            file = self.folder / "scores" / f"{name}-{task.replace('/', '-')}.json"
+            if not file.exists():
+                if self.stopped:
+                    continue
+                self.progress.say(f"measuring   {name} on {task}")
+                file.parent.mkdir(exist_ok=True)
+                try:
+                    score: dict[str, Any] = {"accuracy": measure(task)}
+                except WordloomError as error:
+                    score = {"accuracy": None, "left_out": f"{name} is not scored on {task}: {error}"}
+                write_text(file, json.dumps(score, ensure_ascii=False))
+            score = json.loads(file.read_text(encoding="utf-8"))
+            found[task] = score["accuracy"]
+            if "left_out" in score:
+                self.left_out.append(score["left_out"])
+        return found
 
     def _reference(self, name: str) -> tuple[Row, Floats | None] | None:
         """Return the row of a reference and its bits for each unit; None if it is left out."""
@@ -364,19 +386,22 @@ class Comparison:
         if isinstance(found, str):
             self.left_out.append(found)
             return None
-        return found
+        row, bits = found
+        if name == NGRAM:
+            scores = self._tasks(NGRAM, lambda task: ngram_task(task, lambda: self.corpus.documents("train")))
+            row = replace(row, tasks=scores)
+        return row, bits
 
     def result(self) -> Result:
         """Return the result of what is trained, and write it into the folder."""
         rows: list[tuple[Row, Floats | None]] = []
-        notes = list(self.left_out)
         for entry in self.entries:
             if (found := self._row(entry)) is not None:
                 rows.append(found)
         if not self.stopped:
             rows += [row for name in (NGRAM, LZMA) if (row := self._reference(name)) is not None]
         ordered = in_order(rows, self.held_out)
-        notes += [
+        notes = self.left_out + [
             f"{row.title}: the best learning rate, {row.rate:g}, is the {row.edge} that was tried"
             for row in ordered
             if row.edge is not None
@@ -414,6 +439,8 @@ class Comparison:
         smaller = self.smaller(entry, rate)
         points = [(run, found) for run in smaller if (found := self._measure(run)) is not None]
         row, bits = entry_row(entry, finals, points, trials, self.held_out)
+        first = finals[0][0]
+        row = replace(row, tasks=self._tasks(first.name, lambda task: task_score(first.folder, task)))
         return row, None if entry.encodes else bits
 
     def _signature(self) -> str:

@@ -1,11 +1,11 @@
-"""Measure a trained entry: bits, bits by position, speed of decoding, a sample, and tasks."""
+"""Measure a trained entry: bits, bits by position, speed of decoding, a sample; and other tasks."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,6 @@ class Measured:
         positions: groups of positions and their bits per byte, of the first seed.
         decoded_per_second: tokens of greedy decoding at batch 1, of the first seed.
         sample: a text that the model writes, of the first seed.
-        tasks: scores on other tasks by name, of the first seed.
     """
 
     bits: Sequence[float]
@@ -53,15 +52,12 @@ class Measured:
     positions: Sequence[tuple[int, int, float]] = ()
     decoded_per_second: float | None = None
     sample: str = ""
-    tasks: dict[str, float | None] = field(default_factory=dict)
 
 
-def measured(
-    run: Run, held_out: HeldOut, prompt: str, tasks: Sequence[str], folder: Path, *, first: bool
-) -> Measured:
+def measured(run: Run, held_out: HeldOut, prompt: str, folder: Path, *, first: bool) -> Measured:
     """Return what was measured of ``run``, from its file in ``folder`` if there is one.
 
-    Speed, sample and tasks are those of the ``first`` seed.
+    Positions, speed and sample are measured for the ``first`` seed.
     """
     file = folder / f"{run.name}.json"
     if file.exists():
@@ -69,8 +65,6 @@ def measured(
         return Measured(**values)
     memory = json.loads((run.folder / "memory.json").read_text(encoding="utf-8"))["bytes"]
     common: dict[str, Any] = {"seconds": run.seconds(), "memory": memory}
-    if first:
-        common["tasks"] = {name: task_score(run.folder, name) for name in tasks}
     checkpoint = read_checkpoint(run.folder)
     model = kind_of(checkpoint).load(checkpoint, run.recipe.train.device, "auto")
     if isinstance(model, TextEncoder):

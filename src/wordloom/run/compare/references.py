@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from wordloom.data import Document
+from wordloom.data.rows.minimal_pairs import MinimalPair, minimal_pairs
+from wordloom.data.sets.fetch import files_of
 from wordloom.evaluate.references import KneserNey
 from wordloom.files import write_text
 from wordloom.run.compare.entries import NGRAM
@@ -21,6 +23,7 @@ _ORDER = 5
 # Bytes of memory for each byte of training text, and the most that the n-gram model may take.
 _MEMORY, _MOST_MEMORY = 80, 16 << 30
 _SAMPLE_BYTES = 400
+_ROUNDING = 1e-6  # bits by which equal sentences can differ
 
 
 def reference(
@@ -53,6 +56,31 @@ def reference(
         sample=found["sample"],
     )
     return row, bits
+
+
+def ngram_task(name: str, train: Callable[[], Iterable[Document]]) -> float | None:
+    """Return the accuracy of the n-gram model on a set of minimal pairs; None for other tasks."""
+    if files_of(name)[0].task != "minimal pairs":
+        return None
+    ngram = KneserNey(order=_ORDER).fit(byte_stream(train()))
+    return ngram_acceptability(ngram, list(minimal_pairs([name])))
+
+
+def ngram_acceptability(ngram: KneserNey, pairs: Sequence[MinimalPair]) -> float:
+    """Return the share of pairs whose acceptable sentence is likelier, the mean over paradigms.
+
+    A sentence has a zero byte before it, as at the beginning of a document.
+    """
+    sentences = [text.encode() for pair in pairs for text in (pair.good, pair.bad)]
+    bits = ngram.bits(b"\0" + b"\0".join(sentences))
+    sums = np.concatenate([[0.0], np.cumsum(bits)])
+    sizes = np.array([len(sentence) for sentence in sentences])
+    ends = np.cumsum(sizes + 1)
+    totals = (sums[ends] - sums[ends - sizes]).reshape(-1, 2)  # [pairs, good and bad]
+    right: dict[str, list[bool]] = {}
+    for pair, (good, bad) in zip(pairs, totals, strict=True):
+        right.setdefault(pair.paradigm, []).append(bool(bad - good > _ROUNDING))
+    return float(np.mean([np.mean(each) for each in right.values()]))
 
 
 def _measured(name: str, train: bytes, held_out: HeldOut, prompt: str) -> dict[str, Any]:

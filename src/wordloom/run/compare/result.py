@@ -156,7 +156,6 @@ def entry_row(
         decoded_per_second=first.decoded_per_second,
         points=[] if entry.encodes else [_point(*pair) for pair in (*points, finals[0])],
         positions=first.positions,
-        tasks=first.tasks,
         sample=first.sample,
         folder=str(run.folder),
     )
