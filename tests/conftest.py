@@ -21,7 +21,7 @@ import pytest
 import typer.testing
 
 # Each run draws others, and none is timed.
-hypothesis.settings.register_profile("house", max_examples=50, deadline=None)
+hypothesis.settings.register_profile("house", max_examples=30, deadline=None)
 hypothesis.settings.load_profile("house")
 
 os.environ["OMP_NUM_THREADS"] = "1"  # whatever the shell says: tests compare bit for bit across fixtures
