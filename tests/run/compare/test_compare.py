@@ -22,7 +22,7 @@ from wordloom.run.compare import runs as runs_module
 from wordloom.run.compare.budget import Budget
 from wordloom.run.compare.compare import compare
 from wordloom.run.compare.result import Result, Row
-from wordloom.run.compare.settings import Settings
+from wordloom.run.compare.settings import Settings, name_of
 
 FAMILIES = ["ngram", "bag", "gru", "llama-band", "bert"]
 #: What differs between two runs of one comparison: times.
@@ -245,8 +245,12 @@ def test_a_dry_run_prints_the_runs_and_writes_nothing(text: Path, tmp_path: Path
         (["--task", "nothing"], "nothing"),
         (["--entry", "nothing.toml"], "nothing.toml"),
         (["data.validation_fraction=0"], "held out"),
-        (["train.objective=masked_lm"], "predicts no next tokens"),
+        (["train.objective=masked_lm"], "the comparison decides it"),
         (["--parameters", "100"], "no room"),
+        (["--parameters", "25k,25.01k"], "two entries are called 'bag-25k'"),
+        (["train.optimizer=muon"], "the comparison decides it; allowed: seed"),
+        (["model.dim=8"], "enter a model of your own with --entry"),
+        (["--budget", "token=5k"], "did you mean 'tokens'"),
     ],
 )
 def test_mistakes_are_one_line(text: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -258,6 +262,35 @@ def test_mistakes_are_one_line(text: Path, tmp_path: Path, arguments: list[str],
     assert message in str(done.exception)
     assert "\n" not in str(done.exception)
     assert not (tmp_path / "x" / "models").exists()
+
+
+def test_a_mistake_can_be_corrected_in_the_same_folder(text: Path, tmp_path: Path) -> None:
+    command = ["compare", str(text), "--budget", "tokens=300", "--tokenizer", "byte", "--families", "bag"]
+    command += ["--out", str(tmp_path / "out"), "--seeds", "1", "--rates", "1", "train.seq_len=9"]
+    done = CliRunner().invoke(app, [*command, "--parameters", "100"])
+    assert "no room" in str(done.exception)
+    done = CliRunner().invoke(app, [*command, "--parameters", "25k", "--json"])
+    assert done.exit_code == 0, done.output
+    assert [row["name"] for row in json.loads(done.stdout)["rows"] if row["parameters"]] == ["bag"]
+
+
+def test_a_run_that_was_killed_before_its_memory_was_written_is_measured(text: Path, tmp_path: Path) -> None:
+    one = settings(text, families=["bag"], seeds=1, rates=1)
+    compare(one, out=tmp_path / "one")
+    for file in (*tmp_path.rglob("memory.json"), *(tmp_path / "one" / "scores").iterdir()):
+        file.unlink()
+    found = compare(one, out=tmp_path / "one")
+    assert isinstance(found, Result)
+    assert row_of(found, "bag").memory is None
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [("a/books/*.txt", "books"), ("my text (1).v2.txt", "my-text-1"), ("gutenberg/train", "gutenberg-train"),
+     ("*.txt", "corpus"), ("b/../c.txt.gz", "c")],
+)  # fmt: skip
+def test_thename_of_a_comparison(source: str, name: str) -> None:
+    assert name_of(source) == name
 
 
 def test_a_folder_is_continued_with_its_own_settings(result: Result, text: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import gc
 import hashlib
 import json
 import logging
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -75,6 +76,7 @@ def compare(
     if dry_run and not (folder / SETTINGS).exists():
         with tempfile.TemporaryDirectory() as temporary:
             comparison = Comparison(settings=settings, base=base, folder=Path(temporary), progress=progress)
+            comparison.held_out  # noqa: B018  # mistakes in the text show
             return list(comparison.planned())
     with locked(folder, "compares"), sigterm_interrupts():
         _check_folder(folder, settings)
@@ -101,6 +103,10 @@ def _check_folder(folder: Path, settings: Settings) -> None:
         write_text(file, json.dumps(wanted, indent=1, ensure_ascii=False))
         return
     known = json.loads(file.read_text(encoding="utf-8"))
+    if not any((folder / name).exists() for name in ("trials", "models")):  # it stopped before the first run
+        shutil.rmtree(folder / "tokenizer", ignore_errors=True)
+        write_text(file, json.dumps(wanted, indent=1, ensure_ascii=False))
+        return
     changed = [key for key in wanted if known.get(key) != wanted[key] and key not in _FREE]
     if changed:
         shown = ", ".join(f"{key} {known.get(key)!r} -> {wanted[key]!r}" for key in changed)
@@ -178,7 +184,10 @@ class Comparison:
         names = [entry.name for entry in found]
         for name in names:
             if names.count(name) > 1:
-                raise RecipeError(f"two entries are called {name!r}; give one of the recipes another name")
+                raise RecipeError(
+                    f"two entries are called {name!r}; give sizes that differ more, or one of the recipes "
+                    "another name"
+                )
         return found
 
     @cached_property

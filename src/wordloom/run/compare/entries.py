@@ -60,7 +60,7 @@ FAMILIES: dict[str, Family] = {
 DEFAULT = (NGRAM, "bag", "rnn", "lstm", "gru", "gpt2", "llama", "llama-band")
 
 # Settings of [train] that all entries take from the recipe of a comparison.
-_SHARED = (
+SHARED = (
     *("seq_len", "batch_size", "micro_batch_size", "evaluate_windows", "log_every"),
     *("beta1", "beta2", "epsilon", "weight_decay", "clip", "final_share"),
     *("device", "precision", "compile", "threads", "allocator"),
@@ -261,7 +261,7 @@ def _entry(recipe: Recipe, title: str, rates: tuple[float, ...], vocab_size: int
 def _recipe(base: Recipe, name: str, model: dict[str, Any], train: dict[str, Any]) -> Recipe:
     """Return a recipe with the text, tokenizer and shared settings of ``base``."""
     given = base.train.model_dump(exclude_defaults=True)
-    shared = {key: given[key] for key in _SHARED if key in given}
+    shared = {key: given[key] for key in SHARED if key in given}
     values = base.as_dict()
     data = values["data"]
     if train["objective"] != "causal_lm":

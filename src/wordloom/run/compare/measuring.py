@@ -48,7 +48,7 @@ class Measured:
     bits: Sequence[float]
     score: float
     seconds: float
-    memory: int
+    memory: int | None
     positions: Sequence[tuple[int, int, float]] = ()
     decoded_per_second: float | None = None
     sample: str = ""
@@ -63,7 +63,8 @@ def measured(run: Run, held_out: HeldOut, prompt: str, folder: Path, *, first: b
     if file.exists():
         values = json.loads(file.read_text(encoding="utf-8"))
         return Measured(**values)
-    memory = json.loads((run.folder / "memory.json").read_text(encoding="utf-8"))["bytes"]
+    kept = run.folder / "memory.json"  # missing if the process was killed right after the training
+    memory = json.loads(kept.read_text(encoding="utf-8"))["bytes"] if kept.exists() else None
     common: dict[str, Any] = {"seconds": run.seconds(), "memory": memory}
     checkpoint = read_checkpoint(run.folder)
     model = kind_of(checkpoint).load(checkpoint, run.recipe.train.device, "auto")

@@ -152,7 +152,7 @@ def entry_row(
         tokens=tokens,
         flops=float(tokens * entry.flops_per_token),
         minutes=mean(found.seconds for _, found in finals) / 60,
-        memory=max(found.memory for _, found in finals),
+        memory=max((found.memory for _, found in finals if found.memory), default=None),
         decoded_per_second=first.decoded_per_second,
         points=[] if entry.encodes else [_point(*pair) for pair in (*points, finals[0])],
         positions=first.positions,

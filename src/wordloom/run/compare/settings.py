@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from wordloom.recipe import Recipe, load_recipe
 from wordloom.recipe.data import CausalData
 from wordloom.recipe.reading import shipped_recipes
 from wordloom.run.compare.budget import Budget
-from wordloom.run.compare.entries import DEFAULT, check_families
+from wordloom.run.compare.entries import DEFAULT, SHARED, check_families
 from wordloom.text import TOKENIZERS
 from wordloom.text.special import ROLE_NAMES, roles_by_name
 
@@ -59,7 +60,7 @@ class Settings:
         if self.seeds < 1:
             raise RecipeError(f"--seeds {self.seeds}: train with at least one seed")
         if self.tokenizer is not None and self.tokenizer not in TOKENIZERS:
-            raise RecipeError(f"--tokenizer: {did_you_mean(self.tokenizer, TOKENIZERS)}")
+            raise RecipeError(f"--tokenizer {self.tokenizer!r}: {did_you_mean(self.tokenizer, TOKENIZERS)}")
         for name in self.tasks:
             if not names_dataset(name):
                 raise RecipeError(f"--task {name!r} is no data set; wordloom data list names them")
@@ -71,6 +72,7 @@ class Settings:
 def base_recipe(settings: Settings, progress: TrainingProgress) -> Recipe:
     """Return the recipe whose text, tokenizer and batches all entries share."""
     source, overrides = settings.source, list(settings.overrides)
+    _check_overrides(overrides)
     if settings.tokenizer is not None:
         overrides.append(f"tokenizer.kind={settings.tokenizer}")
     if source in shipped_recipes() or source.endswith(".toml") or (Path(source) / "recipe.toml").exists():
@@ -78,8 +80,7 @@ def base_recipe(settings: Settings, progress: TrainingProgress) -> Recipe:
     else:
         kind = settings.tokenizer or "bpe"
         values: dict[str, Any] = {
-            "name": Path(source).name.partition(".")[0] or "corpus" if not names_dataset(source) else
-            source.replace("/", "-"),
+            "name": name_of(source),
             "data": {"train": source},
             "tokenizer": {"kind": kind, **({} if kind in ("byte", "char") else {"vocab_size": _VOCABULARY})},
             "model": {"family": "llama"},
@@ -103,6 +104,32 @@ def base_recipe(settings: Settings, progress: TrainingProgress) -> Recipe:
             "data.label_prefix"
         )
     return _without_unknown(recipe)
+
+
+def _check_overrides(overrides: Sequence[str]) -> None:
+    """Raise RecipeError for a key that the comparison decides, and that would have no effect."""
+    shared = [f"train.{name}" for name in SHARED]
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        if key == "seed" or key in shared or key.startswith(("data.", "tokenizer.")):
+            continue
+        if key.startswith("model."):
+            raise RecipeError(
+                f"{key}: the comparison sizes its models by --parameters; enter a model of your own with "
+                "--entry"
+            )
+        raise RecipeError(
+            f"{key}: the comparison decides it; allowed: seed, data.*, tokenizer.*, {', '.join(shared)}"
+        )
+
+
+def name_of(source: str) -> str:
+    """Return a name for the comparison on a text: that of the file, the folder or the data set."""
+    if names_dataset(source):
+        return source.replace("/", "-")
+    plain = [part for part in Path(source).parts if not set(part) & set("*?[")]
+    name = re.sub(r"[^\w.-]+", "-", plain[-1].partition(".")[0] if plain else "").strip("-")
+    return name or "corpus"
 
 
 def _without_unknown(recipe: Recipe) -> Recipe:
