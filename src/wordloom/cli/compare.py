@@ -114,7 +114,7 @@ def command(
     elif found.rows:
         print(text_of(found), end="")
     folder = found.folder
-    if not found.stopped:
+    if not found.stopped and (folder / PICTURE).exists():
         progress.say(f"\nthe picture is {folder / PICTURE}, the report {folder / REPORT}")
 
 

@@ -244,6 +244,7 @@ def test_a_dry_run_prints_the_runs_and_writes_nothing(text: Path, tmp_path: Path
         (["--tokenizer", "word"], "bits per byte are undefined"),
         (["--task", "nothing"], "nothing"),
         (["--entry", "nothing.toml"], "nothing.toml"),
+        (["--families", ""], "nothing to compare"),
         (["data.validation_fraction=0"], "held out"),
         (["train.objective=masked_lm"], "the comparison decides it"),
         (["--parameters", "100"], "no room"),

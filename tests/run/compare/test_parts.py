@@ -142,13 +142,17 @@ def test_settings_that_entries_share(tmp_path) -> None:
     ("text", "message"),
     [
         ('objective = "classification"\n', "trains no language model"),
+        ('schedule = "epoch_decay"\n', "counts epochs, and a comparison counts its budget in steps"),
         ("", "from scratch"),
     ],
 )
 def test_recipes_that_cannot_be_entered(tmp_path, text: str, message: str) -> None:
     path = tmp_path / "mine.toml"
     start = "" if text else 'start_from = "runs/x"\n'
-    path.write_text(f'{start}[data]\ntrain = "a.tsv"\n[model]\nfamily = "llama"\n[train]\nsteps = 3\n{text}')
+    budget = "epochs" if "epoch" in text else "steps"
+    path.write_text(
+        f'{start}[data]\ntrain = "a.tsv"\n[model]\nfamily = "llama"\n[train]\n{budget} = 3\n{text}'
+    )
     with pytest.raises(RecipeError, match=message):
         own_entry(path, base_recipe(), 257)
 

@@ -24,7 +24,7 @@ from wordloom.evaluate.reading import tokenizer_name
 from wordloom.evaluate.score import signature
 from wordloom.files import write_text
 from wordloom.progress import TrainingProgress
-from wordloom.recipe import Recipe
+from wordloom.recipe import Recipe, load_recipe
 from wordloom.recipe.data import CausalData
 from wordloom.run.compare.budget import Cost, short
 from wordloom.run.compare.entries import (
@@ -150,7 +150,9 @@ class Comparison:
         folder = self.folder / "tokenizer"
         if not (folder / "tokenizer.json").exists():
             recipe = self.base
-            if any(FAMILIES[name].objective == "masked_lm" for name in self.trained_families):
+            objectives = {FAMILIES[name].objective for name in self.trained_families}
+            objectives |= {load_recipe(path).train.objective for path in self.settings.recipes}
+            if "masked_lm" in objectives:
                 recipe = with_marks(recipe)
             corpus_tokenizer(recipe, self.corpus, self.progress).save_pretrained(folder)
         return Tokenizer.from_pretrained(folder)

@@ -16,6 +16,7 @@ from wordloom.errors import RecipeError, did_you_mean
 from wordloom.models import config_from, encodes, skeleton
 from wordloom.models.building.cost import flops_per_token
 from wordloom.recipe import Recipe, load_recipe
+from wordloom.recipe.reading import read_recipe
 from wordloom.run.tasks.building import model_settings
 
 NGRAM = "ngram"
@@ -226,6 +227,11 @@ def own_entry(path: str | Path, base: Recipe, vocab_size: int) -> Entry:
             f"{path}: train.objective {s.objective!r} trains no language model; a comparison takes "
             "causal_lm, truncated_bptt and masked_lm"
         )
+    if s.schedule == "epoch_decay":
+        raise RecipeError(
+            f"{path}: train.schedule 'epoch_decay' counts epochs, and a comparison counts its budget in "
+            "steps; take another schedule"
+        )
     train = {key: value for key, value in s.model_dump(exclude_defaults=True).items() if key not in _DECIDED}
     recipe = _recipe(base, own.name, own.model, {**train, "objective": s.objective})
     rates = tuple(s.learning_rate * factor for factor in (0.25, 0.5, 1.0, 2.0, 4.0))
@@ -266,13 +272,12 @@ def _recipe(base: Recipe, name: str, model: dict[str, Any], train: dict[str, Any
     data = values["data"]
     if train["objective"] != "causal_lm":
         data.pop("order", None)
-    return Recipe.model_validate(
-        {
-            "name": name,
-            "seed": base.seed,
-            "data": data,
-            "tokenizer": values["tokenizer"],
-            "model": model,
-            "train": {"optimizer": "adamw", "steps": 1, **shared, **train},
-        }
-    )
+    found = {
+        "name": name,
+        "seed": base.seed,
+        "data": data,
+        "tokenizer": values["tokenizer"],
+        "model": model,
+        "train": {"optimizer": "adamw", "steps": 1, **shared, **train},
+    }
+    return read_recipe(Recipe, {}, found)

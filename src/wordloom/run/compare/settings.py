@@ -55,6 +55,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_families(list(self.families))
+        if not self.families and not self.recipes:
+            raise RecipeError("there is nothing to compare; name models with --families or --entry")
         if not 1 <= self.rates <= 5:
             raise RecipeError(f"--rates {self.rates}: 1 to 5 learning rates can be tried")
         if self.seeds < 1:
