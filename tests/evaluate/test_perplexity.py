@@ -18,7 +18,7 @@ from wordloom.errors import EvaluationError, NonFiniteError, TokenizerError
 from wordloom.evaluate import Passage, lambada, likelihood, perplexity, strided_windows
 from wordloom.evaluate.reading import Reader
 from wordloom.evaluate.score import perplexity_score
-from wordloom.models import LlamaConfig, build
+from wordloom.models import LlamaConfig, RNNConfig, build
 from wordloom.text import Tokenizer
 
 TEXT = "The dog sat on the mat: the cat did not mind.\nWhy? Nobody knew, and nobody asked the cat.\n"
@@ -479,3 +479,11 @@ def test_empty_documents_are_left_out_and_counted(llama, byte_tokenizer, joined)
     assert scores.counts == expected.counts
     assert scores.notes == (*expected.notes, "3 empty documents are left out, as in training")
     assert perplexity(llama, byte_tokenizer, ["", "cat"]).notes[-1].startswith("1 empty document is left")
+
+
+def test_one_token_without_a_start_is_guessed_by_a_model_without_a_limit():
+    tokenizer = Tokenizer.train(["ab"], kind="char", special_tokens=[])
+    model = build(RNNConfig(vocab_size=2, dim=3)).eval()
+    scores = perplexity(model, tokenizer, ["a", "ab", "b"])
+    assert scores.counts["tokens"] == 1
+    assert scores.counts["tokens_not_predicted"] == 3

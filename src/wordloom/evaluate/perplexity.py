@@ -193,10 +193,11 @@ def _stretches(
     """Yield the windows of each passage, with their targets."""
     for passage in passages:
         inputs, targets = passage.sequence[:-1], passage.sequence[1:]
-        for w in strided_windows(len(inputs), window=window or len(inputs), stride=stride or len(inputs)):
-            yield passage, Stretch(inputs[w.begin : w.end], targets[w.scored : w.end])
         if len(inputs) == 0:  # a single token predicts nothing, but its document counts
             yield passage, Stretch(inputs, targets)
+            continue
+        for w in strided_windows(len(inputs), window=window or len(inputs), stride=stride or len(inputs)):
+            yield passage, Stretch(inputs[w.begin : w.end], targets[w.scored : w.end])
 
 
 def _window(model: Any, window: int | None, stride: int | None) -> tuple[int | None, int | None]:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from wordloom.cli import app
 from wordloom.data.rows.choices import choice_rows
+from wordloom.errors import CheckpointError
 from wordloom.evaluate import choices, perplexity
 from wordloom.evaluate.references import KneserNey
 from wordloom.progress import TrainingProgress
@@ -292,6 +293,17 @@ def test_a_run_that_was_killed_before_its_memory_was_written_is_measured(text: P
 )  # fmt: skip
 def test_thename_of_a_comparison(source: str, name: str) -> None:
     assert name_of(source) == name
+
+
+def test_a_folder_that_was_moved_and_a_damaged_file(result: Result, text: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "moved"
+    shutil.copytree(result.folder, folder)
+    again = compare(settings(text), out=folder)
+    assert isinstance(again, Result)
+    assert without_times(again) == without_times(result)
+    (folder / "scores" / "ngram.json").write_text('{"sco')
+    with pytest.raises(CheckpointError, match=r"ngram\.json: .*; remove it, and the same command makes it"):
+        compare(settings(text), out=folder)
 
 
 def test_a_folder_is_continued_with_its_own_settings(result: Result, text: Path, tmp_path: Path) -> None:

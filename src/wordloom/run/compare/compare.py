@@ -22,7 +22,6 @@ from wordloom.data import Document
 from wordloom.errors import CheckpointError, RecipeError, WordloomError
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.evaluate.score import signature
-from wordloom.files import write_text
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe, load_recipe
 from wordloom.recipe.data import CausalData
@@ -37,6 +36,7 @@ from wordloom.run.compare.entries import (
     shape_of,
 )
 from wordloom.run.compare.held_out import Floats, HeldOut, byte_stream
+from wordloom.run.compare.kept import keep, kept
 from wordloom.run.compare.measuring import Measured, measured, prompt_of, task_score
 from wordloom.run.compare.references import LZMA, ngram_task, reference
 from wordloom.run.compare.report import write_report
@@ -100,12 +100,12 @@ def _check_folder(folder: Path, settings: Settings) -> None:
     if not file.exists():
         if any(path.name != ".lock" for path in folder.iterdir()):
             raise CheckpointError(f"{folder} is not empty and holds no comparison; choose another --out")
-        write_text(file, json.dumps(wanted, indent=1, ensure_ascii=False))
+        keep(file, wanted)
         return
-    known = json.loads(file.read_text(encoding="utf-8"))
+    known = kept(file)
     if not any((folder / name).exists() for name in ("trials", "models")):  # it stopped before the first run
         shutil.rmtree(folder / "tokenizer", ignore_errors=True)
-        write_text(file, json.dumps(wanted, indent=1, ensure_ascii=False))
+        keep(file, wanted)
         return
     changed = [key for key in wanted if known.get(key) != wanted[key] and key not in _FREE]
     if changed:
@@ -114,7 +114,7 @@ def _check_folder(folder: Path, settings: Settings) -> None:
             f"{folder} holds a comparison with other settings ({shown}); give the same ones, or choose "
             "another --out"
         )
-    write_text(file, json.dumps(wanted, indent=1, ensure_ascii=False))
+    keep(file, wanted)
 
 
 # Settings that may change when a comparison is continued: they add entries, seeds and tasks.
@@ -217,8 +217,8 @@ class Comparison:
             self.progress.say(f"\ntiming: {entry.title}")
             minutes = min(_LONGEST_TIMING, _TIMING_SHARE * budget.amount)
             seconds = time_step(entry, minutes, file.with_suffix(""), RunProgress(self.progress.console))
-            write_text(file, json.dumps({"seconds_per_step": seconds}))
-        return cost._replace(seconds=json.loads(file.read_text(encoding="utf-8"))["seconds_per_step"])
+            keep(file, {"seconds_per_step": seconds})
+        return cost._replace(seconds=kept(file)["seconds_per_step"])
 
     def run(self, entry: Entry, purpose: Any, *, share: float, rate: float, seed: int) -> Run:
         return run_of(
@@ -374,13 +374,12 @@ class Comparison:
                 if self.stopped:
                     continue
                 self.progress.say(f"measuring   {name} on {task}")
-                file.parent.mkdir(exist_ok=True)
                 try:
                     score: dict[str, Any] = {"accuracy": measure(task)}
                 except WordloomError as error:
                     score = {"accuracy": None, "left_out": f"{name} is not scored on {task}: {error}"}
-                write_text(file, json.dumps(score, ensure_ascii=False))
-            score = json.loads(file.read_text(encoding="utf-8"))
+                keep(file, score)
+            score = kept(file)
             found[task] = score["accuracy"]
             if "left_out" in score:
                 self.left_out.append(score["left_out"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +13,13 @@ import numpy as np
 from wordloom.data import Document
 from wordloom.errors import EvaluationError
 from wordloom.evaluate.positions import bits_by_position
-from wordloom.files import write_text
 from wordloom.generate import Sampling
 from wordloom.generate.text import stream_ids
 from wordloom.progress import TerminalReporter
 from wordloom.run.checkpoint.kinds import kind_of
 from wordloom.run.checkpoint.loaders import Request, read_checkpoint
 from wordloom.run.compare.held_out import HeldOut
+from wordloom.run.compare.kept import keep, kept
 from wordloom.run.compare.runs import Run
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.text_encoder import TextEncoder
@@ -61,10 +60,9 @@ def measured(run: Run, held_out: HeldOut, prompt: str, folder: Path, *, first: b
     """
     file = folder / f"{run.name}.json"
     if file.exists():
-        values = json.loads(file.read_text(encoding="utf-8"))
-        return Measured(**values)
-    kept = run.folder / "memory.json"  # missing if the process was killed right after the training
-    memory = json.loads(kept.read_text(encoding="utf-8"))["bytes"] if kept.exists() else None
+        return Measured(**kept(file))
+    file_of_memory = run.folder / "memory.json"  # missing if the process was killed right after the training
+    memory = kept(file_of_memory)["bytes"] if file_of_memory.exists() else None
     common: dict[str, Any] = {"seconds": run.seconds(), "memory": memory}
     checkpoint = read_checkpoint(run.folder)
     model = kind_of(checkpoint).load(checkpoint, run.recipe.train.device, "auto")
@@ -73,8 +71,7 @@ def measured(run: Run, held_out: HeldOut, prompt: str, folder: Path, *, first: b
         found = Measured(bits=[], score=score, **common)
     else:
         found = _measured_causal(model, run, held_out, prompt, first=first, common=common)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(file, json.dumps(vars(found), ensure_ascii=False))
+    keep(file, vars(found))
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ from wordloom.data import Document
 from wordloom.data.rows.minimal_pairs import MinimalPair, minimal_pairs
 from wordloom.data.sets.fetch import files_of
 from wordloom.evaluate.references import KneserNey
-from wordloom.files import write_text
 from wordloom.run.compare.entries import NGRAM
 from wordloom.run.compare.held_out import Floats, HeldOut, byte_stream
+from wordloom.run.compare.kept import keep, kept
 from wordloom.run.compare.result import Row
 
 LZMA = "lzma"
@@ -39,10 +38,8 @@ def reference(
     """
     file = folder / f"{name}.json"
     if not file.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        found = _measured(name, byte_stream(train()), held_out, prompt)
-        write_text(file, json.dumps(found, ensure_ascii=False))
-    found = json.loads(file.read_text(encoding="utf-8"))
+        keep(file, _measured(name, byte_stream(train()), held_out, prompt))
+    found = kept(file)
     if "left_out" in found:
         return str(found["left_out"])
     if name == LZMA:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +10,11 @@ from typing import Any, Literal
 import torch
 
 from wordloom.errors import NonFiniteError, RecipeError
-from wordloom.files import write_text
 from wordloom.progress import TrainingProgress
-from wordloom.recipe import Recipe
+from wordloom.recipe import Recipe, load_recipe
 from wordloom.run.compare.budget import Budget, Cost
 from wordloom.run.compare.entries import Entry
+from wordloom.run.compare.kept import keep
 from wordloom.run.sweep.grid import Combination
 from wordloom.run.sweep.scores import SweepRun, metric_lines, read_run
 from wordloom.run.train import train
@@ -89,8 +88,10 @@ def run_of(
         "final": f"{entry.name}-seed-{seed}",
     }[purpose]
     values = {**entry.recipe.as_dict(), "name": name, "seed": seed, "train": train_settings}
-    recipe = Recipe.model_validate(values)
     folder = out / ("models" if purpose == "final" else "trials") / name
+    if (folder / "recipe.toml").exists():  # the comparison may have been moved since, with its tokenizer
+        values["tokenizer"] = load_recipe(folder / "recipe.toml").as_dict().get("tokenizer", {})
+    recipe = Recipe.model_validate(values)
     return Run(entry=entry, purpose=purpose, share=share, rate=rate, seed=seed, recipe=recipe, folder=folder)
 
 
@@ -107,12 +108,11 @@ def train_run(run: Run, progress: TrainingProgress) -> bool:
     try:
         result = train(run.recipe, out=run.folder, resume=resume, progress=progress)
     except NonFiniteError as error:
-        run.folder.mkdir(parents=True, exist_ok=True)
-        write_text(run.folder / "failed.json", json.dumps({"reason": str(error)}, ensure_ascii=False))
+        keep(run.folder / "failed.json", {"reason": str(error)})
         return False
     if result.plan is not None:
         used = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-        write_text(run.folder / "memory.json", json.dumps({"bytes": used or result.plan.memory_bytes}))
+        keep(run.folder / "memory.json", {"bytes": used or result.plan.memory_bytes})
     return result.stopped
 
 
