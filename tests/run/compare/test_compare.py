@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from wordloom.cli import app
 from wordloom.data.rows.choices import choice_rows
-from wordloom.errors import CheckpointError
+from wordloom.errors import CheckpointError, RecipeError
 from wordloom.evaluate import choices, perplexity
 from wordloom.evaluate.references import KneserNey
 from wordloom.progress import TrainingProgress
@@ -204,6 +204,8 @@ def test_an_own_recipe_two_sizes_and_tasks_that_are_added_later(
     assert isinstance(found, Result)
     assert {row.name for row in found.rows if row.parameters} == {"bag-20k", "bag-30k", "mine"}
     assert row_of(found, "mine").rate == 0.003
+    with pytest.raises(RecipeError, match="has no mask token"):
+        compare(replace(both, families=["bert"]), out=tmp_path / "both")
     later = compare(replace(both, tasks=["copa/eval"], families=["ngram", "bag"]), out=tmp_path / "both")
     assert isinstance(later, Result)
     mine, bag = row_of(later, "mine"), row_of(later, "bag-20k")

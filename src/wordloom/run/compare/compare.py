@@ -183,6 +183,11 @@ class Comparison:
             suffix = f"-{short(parameters)}" if len(shapes) > 1 else ""
             found += [family_entry(name, self.shared, shape, size, suffix) for name in self.trained_families]
         found += [own_entry(path, self.shared, size) for path in self.settings.recipes]
+        if any(entry.encodes for entry in found) and self.tokenizer.mask_id is None:
+            raise RecipeError(
+                f"the tokenizer in {self.folder} has no mask token, which encoders need; leave out bert, or "
+                "begin with it in another --out"
+            )
         names = [entry.name for entry in found]
         for name in names:
             if names.count(name) > 1:
