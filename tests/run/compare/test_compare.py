@@ -278,6 +278,16 @@ def test_a_mistake_can_be_corrected_in_the_same_folder(text: Path, tmp_path: Pat
     assert [row["name"] for row in json.loads(done.stdout)["rows"] if row["parameters"]] == ["bag"]
 
 
+def test_a_changed_text_is_refused(text: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "text.txt"
+    copy.write_text(text.read_text())
+    one = settings(copy, families=["bag"], seeds=1, rates=1)
+    compare(one, out=tmp_path / "one")
+    copy.write_text(text.read_text()[::-1])
+    with pytest.raises(CheckpointError, match="the held-out text has changed"):
+        compare(one, out=tmp_path / "one")
+
+
 def test_a_run_that_was_killed_before_its_memory_was_written_is_measured(text: Path, tmp_path: Path) -> None:
     one = settings(text, families=["bag"], seeds=1, rates=1)
     compare(one, out=tmp_path / "one")

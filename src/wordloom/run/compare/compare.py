@@ -281,6 +281,7 @@ class Comparison:
 
     def train(self) -> None:
         """Train what is not trained yet; raises KeyboardInterrupt when a signal asks to stop."""
+        self._check_text()
         self._say_plan()
         for entry in self.entries:
             for run in self.trials(entry):
@@ -300,6 +301,17 @@ class Comparison:
                     run = self.final(entry, rate, number)
                     self._train(run)
                     self._measure(run)
+
+    def _check_text(self) -> None:
+        """Raise CheckpointError if the held-out text is not that of earlier scores."""
+        file = self.folder / "text.json"
+        if not file.exists():
+            keep(file, {"held_out": self.held_out_hash})
+        elif kept(file)["held_out"] != self.held_out_hash:
+            raise CheckpointError(
+                f"the held-out text has changed since {self.folder} was begun, so scores would not compare; "
+                "choose another --out"
+            )
 
     def _train(self, run: Run) -> None:
         if run.state().state in ("done", "failed"):
