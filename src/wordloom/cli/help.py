@@ -64,7 +64,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "serve": ("serve runs/assistant", "serve runs/llama old=runs/lstm --port 8080"),
     "train": ("train llama-gutenberg --out runs/llama train.steps=500", "train runs/llama --resume"),
     "compare": (
-        "compare quickstart --budget tokens=2M",
+        "compare quickstart --budget minutes=1",
         "compare my.txt --parameters 1M --budget minutes=10 --families ngram,lstm,llama",
     ),
     "sweep": ("sweep mrpc.toml train.learning_rate=2e-5,3e-5 train.epochs=2,3 --from CHECKPOINT",),

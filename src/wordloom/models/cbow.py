@@ -117,11 +117,13 @@ class CBOW(nn.Module):
         if attend is not None:  # padding goes behind the tokens
             order = attend.logical_not().long().argsort(dim=1, stable=True)  # [B, T]
             x, before = _at(x, order), before.gather(1, order)
-        x, before = self._behind_cached(x, before, cache)  # [B, window - 1 + T, D], [B, window - 1 + T]
-        if cache is not None:
+        if cache is None:
+            x = window_means(x, before, self.config.window)  # [B, T, D]
+        else:
+            x, before = self._behind_cached(x, before, cache)  # [B, window - 1 + T, D], [B, window - 1 + T]
             cache.layer(0).state = _last(x, before, self.config.window - 1, attend)
             cache.advance(tokens, attend)
-        x = window_means(x, before, self.config.window)[:, self.config.window - 1 :]  # [B, T, D]
+            x = window_means(x, before, self.config.window)[:, self.config.window - 1 :]  # [B, T, D]
         if order is not None:
             x = _at(x, order.argsort(dim=1))
         x = dropout(x, self.config.dropout, self.training)
@@ -129,12 +131,13 @@ class CBOW(nn.Module):
             x = block(x)
         return self.final_norm(x)
 
-    def _behind_cached(
-        self, x: Tensor, before: Tensor, cache: RecurrentCache | None
-    ) -> tuple[Tensor, Tensor]:
-        """Put the last ``window`` - 1 tokens of each row in front; zeros where there are none."""
+    def _behind_cached(self, x: Tensor, before: Tensor, cache: RecurrentCache) -> tuple[Tensor, Tensor]:
+        """Put the last ``window`` - 1 tokens of each row in front of ``x`` [B, T, D] and ``before`` [B, T].
+
+        There are zeros where a row has fewer tokens.
+        """
         B, _, D = x.shape
-        state = None if cache is None else cache.layer(0).state
+        state = cache.layer(0).state
         if state is None:
             state = x.new_zeros(B, self.config.window - 1, D), before.new_zeros(B, self.config.window - 1)
         return torch.cat([state[0].to(x), x], dim=1), torch.cat([state[1], before], dim=1)

@@ -167,7 +167,7 @@ def test_a_run_that_diverges_is_left_out(text: Path, tmp_path: Path, monkeypatch
     real = runs_module.train
 
     def diverging(recipe: Any, **options: Any) -> Any:
-        if recipe.name.startswith("bag") or recipe.name == "rnn-rate-0.004":
+        if recipe.name.startswith("bag") or recipe.name == "rnn-rate-0.002":
             raise NonFiniteError("the loss is not finite")
         return real(recipe, **options)
 
@@ -177,7 +177,9 @@ def test_a_run_that_diverges_is_left_out(text: Path, tmp_path: Path, monkeypatch
     assert isinstance(found, Result)
     assert [row.name for row in found.rows if row.parameters] == ["rnn"]
     assert any("bag of words (order-free) diverged with every learning rate" in note for note in found.notes)
-    assert "diverged" not in json.dumps(row_of(found, "rnn").trials)
+    (lower, loss), (higher, none) = row_of(found, "rnn").trials
+    assert (lower, higher, none) == (0.001, 0.002, None)
+    assert 0 < loss < 10
 
 
 def test_minutes_are_converted_once(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +187,7 @@ def test_minutes_are_converted_once(text: Path, tmp_path: Path, monkeypatch: pyt
     found = compare(one, out=tmp_path / "minutes")
     assert isinstance(found, Result)
     steps = row_of(found, "bag").tokens
-    monkeypatch.setattr("wordloom.run.compare.compare.time_step", None)
+    monkeypatch.setattr("wordloom.run.compare.schedule.time_step", None)
     again = compare(one, out=tmp_path / "minutes")
     assert isinstance(again, Result)
     assert row_of(again, "bag").tokens == steps
@@ -246,12 +248,14 @@ def test_a_dry_run_prints_the_runs_and_writes_nothing(text: Path, tmp_path: Path
         (["--tokenizer", "bp"], "bpe"),
         (["--tokenizer", "word"], "bits per byte are undefined"),
         (["--task", "nothing"], "nothing"),
+        (["--task", "ptb"], "'ptb' has parts; say which"),
+        (["--task", "ptb/test"], "this set was made for language modelling; allowed: sets for last-word"),
         (["--entry", "nothing.toml"], "nothing.toml"),
         (["--families", ""], "nothing to compare"),
         (["data.validation_fraction=0"], "held out"),
         (["train.objective=masked_lm"], "the comparison decides it"),
         (["--parameters", "100"], "no room"),
-        (["--parameters", "25k,25.01k"], "two entries are called 'bag-25k'"),
+        (["--parameters", "25k,25.01k"], "--parameters names 25k twice"),
         (["train.optimizer=muon"], "the comparison decides it; allowed: seed"),
         (["model.dim=8"], "enter a model of your own with --entry"),
         (["--budget", "token=5k"], "did you mean 'tokens'"),
@@ -313,9 +317,32 @@ def test_a_folder_that_was_moved_and_a_damaged_file(result: Result, text: Path, 
     again = compare(settings(text), out=folder)
     assert isinstance(again, Result)
     assert without_times(again) == without_times(result)
-    (folder / "scores" / "ngram.json").write_text('{"sco')
-    with pytest.raises(CheckpointError, match=r"ngram\.json: .*; remove it, and the same command makes it"):
-        compare(settings(text), out=folder)
+    trial = folder / "trials" / "bag-rate-0.004"
+    for file, content, message in (
+        (
+            folder / "scores" / "ngram.json",
+            '{"sco',
+            r"ngram\.json: .*; remove it, and the same command makes it",
+        ),
+        (folder / "scores" / "gru-seed-1337.json", '{"a": 1}', r"gru-seed-1337\.json: .*; remove it"),
+        (trial / "failed.json", "{", r"failed\.json: .*; remove .*bag-rate-0\.004, and the same command"),
+        (trial / "metrics.jsonl", "", "bag-rate-0.004 has no validation loss in its log; remove this folder"),
+        (
+            folder / "models" / "bag-seed-1338" / "model.safetensors",
+            None,
+            "has no weights; remove this folder",
+        ),
+        (folder / "compare.json", "{", "compare.json: .*; choose another --out"),
+    ):
+        before = file.read_bytes() if file.exists() else None
+        file.write_text(content) if content is not None else file.unlink()
+        with pytest.raises(CheckpointError, match=message) as caught:
+            compare(settings(text), out=folder)
+        assert "\n" not in str(caught.value)
+        file.write_bytes(before) if before is not None else file.unlink()
+    again = compare(settings(text), out=folder)
+    assert isinstance(again, Result)
+    assert without_times(again) == without_times(result)
 
 
 def test_a_folder_is_continued_with_its_own_settings(result: Result, text: Path, tmp_path: Path) -> None:

@@ -71,7 +71,9 @@ def test_a_budget_is_converted_to_steps() -> None:
     assert cost.steps(Budget.parse("tokens=51200"), 0.1) == 10
     assert cost.steps(Budget.parse("flops=2e8")) == 100
     assert cost.steps(Budget.parse("minutes=1")) == 120
-    assert cost.steps(Budget.parse("tokens=1")) == 1
+    assert cost.steps(Budget.parse("tokens=512"), 0.03) == 1
+    with pytest.raises(RecipeError, match="tokens=511 is smaller than one step, which takes 512 tokens"):
+        cost.steps(Budget.parse("tokens=511"))
     for wrong in ("tokens", "50M", "hours=3", "tokens=", "=5"):
         with pytest.raises(RecipeError):
             Budget.parse(wrong)
@@ -144,14 +146,17 @@ def test_settings_that_entries_share(tmp_path) -> None:
         ('objective = "classification"\n', "trains no language model"),
         ('schedule = "epoch_decay"\n', "counts epochs, and a comparison counts its budget in steps"),
         ("", "from scratch"),
+        ("[other]", "mine.toml: rows of 24 tokens are longer than model.max_seq_len 8"),
     ],
 )
 def test_recipes_that_cannot_be_entered(tmp_path, text: str, message: str) -> None:
     path = tmp_path / "mine.toml"
-    start = "" if text else 'start_from = "runs/x"\n'
+    start = "" if text else 'start_from = "runs/x"\n'  # of the second case
+    more = "max_seq_len = 8" if text == "[other]" else ""
+    text = text.replace("[other]", "")
     budget = "epochs" if "epoch" in text else "steps"
     path.write_text(
-        f'{start}[data]\ntrain = "a.tsv"\n[model]\nfamily = "llama"\n[train]\n{budget} = 3\n{text}'
+        f'{start}[data]\ntrain = "a.tsv"\n[model]\nfamily = "llama"\n{more}\n[train]\n{budget} = 3\n{text}'
     )
     with pytest.raises(RecipeError, match=message):
         own_entry(path, base_recipe(), 257)
@@ -274,7 +279,7 @@ def test_tables_hold_every_row(rng: random.Random) -> None:
 
 
 def test_the_edge_of_the_learning_rates() -> None:
-    row = Row(name="a", title="a", score=1.0, rate=0.004, trials={"0.001": 3.0, "0.002": 2.0, "0.004": 1.0})
+    row = Row(name="a", title="a", score=1.0, rate=0.004, trials=[(0.001, 3.0), (0.002, 2.0), (0.004, 1.0)])
     assert row.edge == "highest"
     assert Row(name="a", title="a", score=1.0, rate=0.002, trials=row.trials).edge is None
 

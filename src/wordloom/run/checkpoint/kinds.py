@@ -121,7 +121,7 @@ class Kind:
     def task_of(self, checkpoint: Checkpoint, sources: Sequence[str]) -> str:
         """Return the task of ``sources`` if they are data sets of one, else that of the checkpoint."""
         made_for = {files_of(each)[0].task if names_dataset(each) else "" for each in sources}
-        task = _OF_SETS.get(made_for.pop(), "") if len(made_for) == 1 else ""
+        task = OF_SETS.get(made_for.pop(), "") if len(made_for) == 1 else ""
         return task if task in self.evaluations else self.own_task(checkpoint)
 
     def command_for(self, checkpoint: Checkpoint) -> str:
@@ -173,8 +173,8 @@ _MINIMAL_PAIRS = Evaluation(
     options=("first", "batch_size", "encoding_errors"),
 )
 
-# The --task of data sets that language models are scored on, by the task that the set was made for.
-_OF_SETS = {
+#: The --task of data sets that language models are scored on, by the task that the set was made for.
+OF_SETS = {
     "last-word prediction": "lambada",
     "minimal pairs": "minimal_pairs",
     "multiple choice": "choices",

@@ -49,9 +49,9 @@ class Budget(NamedTuple):
         """Return the budget that ``tokens=50M``, ``flops=1e15`` or ``minutes=30`` names."""
         kind, equals, amount = text.partition("=")
         if not equals or kind.strip() not in KINDS:
-            hint = f"{did_you_mean(kind.strip(), KINDS)}; " if equals else ""
+            hint = f"{did_you_mean(kind.strip(), KINDS)} " if equals else ""
             raise RecipeError(
-                f"--budget {text!r} names no budget; {hint}write tokens=50M, flops=1e15 or minutes=30"
+                f"--budget {text!r} names no budget; {hint}Write tokens=50M, flops=1e15 or minutes=30"
             )
         return cls(cast(Kind, kind.strip()), parse_amount(amount, f"--budget {kind.strip()}"))
 
@@ -60,17 +60,25 @@ class Budget(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What an optimizer step of an entry costs; ``seconds`` is measured, and known for minutes only."""
+    """The cost of an optimizer step of an entry; ``seconds`` is None unless the budget counts minutes."""
 
     tokens: int
     flops: float
     seconds: float | None = None
 
     def steps(self, budget: Budget, share: float = 1.0) -> int:
-        """Return the steps that a ``share`` of ``budget`` pays for, at least one."""
+        """Return the number of steps in a ``share`` of ``budget``, rounded, and at least one.
+
+        Raises RecipeError if the whole budget is smaller than one step.
+        """
         each = {
             "tokens": float(self.tokens),
             "flops": self.flops,
             "minutes": (self.seconds or math.nan) / 60,
         }[budget.kind]
+        if budget.amount < each:
+            raise RecipeError(
+                f"the budget {budget} is smaller than one step, which takes {each:,.3g} {budget.kind}; give "
+                "a larger one, or lower train.batch_size or train.seq_len"
+            )
         return max(1, round(share * budget.amount / each))

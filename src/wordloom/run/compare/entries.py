@@ -8,16 +8,16 @@ and without embeddings.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wordloom.errors import RecipeError, did_you_mean
+from wordloom.errors import ConfigError, RecipeError, did_you_mean
 from wordloom.models import config_from, encodes, skeleton
 from wordloom.models.building.cost import flops_per_token
 from wordloom.recipe import Recipe, load_recipe
 from wordloom.recipe.reading import read_recipe
-from wordloom.run.tasks.building import model_settings
+from wordloom.run.tasks.building import check_length, model_settings
 
 NGRAM = "ngram"
 
@@ -81,6 +81,7 @@ class Entry:
         weights: the parameters that are no embeddings.
         flops_per_token: operations of training.
         encodes: whether it is an encoder, which has no bits per byte.
+        aimed_at: the parameters without embeddings that hidden_dim was chosen for; None for an own recipe.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Entry:
     weights: int
     flops_per_token: int
     encodes: bool
+    aimed_at: int | None = None
 
     @property
     def tokens_per_step(self) -> int:
@@ -180,9 +182,10 @@ def sized(family: Family, shape: Shape, vocab_size: int, seq_len: int) -> dict[s
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if weights(middle) <= shape.weights else (low, middle)
+    nearest = min((low, high), key=lambda hidden_dim: abs(weights(hidden_dim) - shape.weights))
     # kernels compute multiples of 8 and 4 faster
-    step = next((step for step in (8, 4, 2) if low >= 64 * step), 1)
-    return {**settings, "hidden_dim": max(1, round(low / step) * step)}
+    step = next((step for step in (8, 4, 2) if nearest >= 64 * step), 1)
+    return {**settings, "hidden_dim": round(nearest / step) * step}
 
 
 def entry_config(family: str, settings: dict[str, Any], vocab_size: int) -> Any:
@@ -208,7 +211,7 @@ def family_entry(name: str, base: Recipe, shape: Shape, vocab_size: int, suffix:
     train = {"objective": family.objective}
     recipe = _recipe(base, name + suffix, {"family": family.family, **settings}, train)
     title = family.title if not suffix else f"{family.title}, {suffix.removeprefix('-')}"
-    return _entry(recipe, title, family.rates, vocab_size)
+    return replace(_entry(recipe, title, family.rates, vocab_size), aimed_at=shape.weights)
 
 
 def own_entry(path: str | Path, base: Recipe, vocab_size: int) -> Entry:
@@ -221,6 +224,8 @@ def own_entry(path: str | Path, base: Recipe, vocab_size: int) -> Entry:
     own = load_recipe(path)
     if own.start_from is not None or own.lora is not None:
         raise RecipeError(f"{path}: a comparison trains models from scratch; leave out start_from and [lora]")
+    if getattr(own.data, "label_prefix", False):
+        raise RecipeError(f"{path}: a comparison trains on running text; leave out data.label_prefix")
     s = own.train
     if s.objective not in ("causal_lm", "truncated_bptt", "masked_lm"):
         raise RecipeError(
@@ -235,7 +240,10 @@ def own_entry(path: str | Path, base: Recipe, vocab_size: int) -> Entry:
     train = {key: value for key, value in s.model_dump(exclude_defaults=True).items() if key not in _DECIDED}
     recipe = _recipe(base, own.name, own.model, {**train, "objective": s.objective})
     rates = tuple(s.learning_rate * factor for factor in (0.25, 0.5, 1.0, 2.0, 4.0))
-    return _entry(recipe, own.name, rates, vocab_size)
+    try:
+        return _entry(recipe, own.name, rates, vocab_size)
+    except (ConfigError, RecipeError) as error:
+        raise RecipeError(f"{path}: {error}") from None
 
 
 # Settings of an entered recipe that the comparison decides.
@@ -251,6 +259,7 @@ def _entry(recipe: Recipe, title: str, rates: tuple[float, ...], vocab_size: int
     if family in ("gpt", "gpt2", "llama", "bert", "roberta"):
         settings.setdefault("max_seq_len", recipe.train.seq_len)
     config = entry_config(family, settings, vocab_size)
+    check_length(config, recipe.train.seq_len)
     parameters, weights = count_parameters(config)
     return Entry(
         name=recipe.name,

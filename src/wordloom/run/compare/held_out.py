@@ -50,11 +50,11 @@ class HeldOut:
         texts = list(reader.texts(self.documents))
         if not texts:
             raise EvaluationError("the held-out text is empty; name another (data.validation=FILE)")
-        for text in texts:
+        for document, text in zip(filter(lambda document: document.text, self.documents), texts, strict=True):
             if text.token_bytes is None or text.recovered < Recovered.TEXT:
                 raise EvaluationError(
-                    "the tokenizer does not give all of the held-out text back, so bits per byte are "
-                    "undefined; take --tokenizer byte or bpe"
+                    f"{document.source}, document {document.index + 1}: the tokenizer loses a part of this "
+                    "held-out text, so bits per byte are undefined; take --tokenizer byte or bpe"
                 )
         set_ = object.__setattr__
         set_(self, "unit", "documents" if len(texts) >= MIN_UNITS else "blocks")
@@ -65,7 +65,17 @@ class HeldOut:
 
     @property
     def n_bytes(self) -> int:
+        """The bytes of all documents."""
         return int(self.sizes.sum())
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether there are enough units for intervals."""
+        return len(self.sizes) >= MIN_UNITS
+
+    def counted(self) -> str:
+        """Return the number of units in words, such as ``70 documents``."""
+        return f"{len(self.sizes):,} {self.unit.removesuffix('s') if len(self.sizes) == 1 else self.unit}"
 
     def _sizes_of(self, text: ReadText) -> Floats:
         """Return the bytes of each unit of a document."""

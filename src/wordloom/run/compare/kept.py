@@ -1,4 +1,4 @@
-"""What a comparison keeps in its folder: settings and measurements, as JSON."""
+"""JSON files in the folder of a comparison: its settings, and the measurements."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def keep(file: Path, values: dict[str, Any]) -> None:
     write_text(file, json.dumps(values, indent=1, ensure_ascii=False))
 
 
-def kept(file: Path) -> dict[str, Any]:
-    """Return what :func:`keep` wrote; raises CheckpointError for a damaged file."""
+def kept(file: Path, *, remedy: str = "remove it, and the same command makes it again") -> dict[str, Any]:
+    """Return what :func:`keep` wrote; raises CheckpointError with the ``remedy`` for a damaged file."""
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
         if isinstance(values, dict):
@@ -25,4 +25,4 @@ def kept(file: Path) -> dict[str, Any]:
         problem = "it holds no table"
     except (OSError, ValueError) as error:
         problem = str(error)
-    raise CheckpointError(f"cannot read {file}: {problem}; remove it, and the same command makes it again")
+    raise CheckpointError(f"cannot read {file}: {problem}; {remedy}")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from wordloom.data import Document
-from wordloom.errors import EvaluationError
+from wordloom.errors import CheckpointError, EvaluationError
 from wordloom.evaluate.positions import bits_by_position
 from wordloom.generate import Sampling
 from wordloom.generate.text import stream_ids
@@ -32,7 +32,7 @@ _PSEUDO_TOKENS = 4096  # of the held-out text, each of which costs a pass of an 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What was measured of one trained run.
+    """The measurements of one trained run.
 
     Attributes:
         bits: of each unit of the held-out text; empty for an encoder.
@@ -60,7 +60,12 @@ def measured(run: Run, held_out: HeldOut, prompt: str, folder: Path, *, first: b
     """
     file = folder / f"{run.name}.json"
     if file.exists():
-        return Measured(**kept(file))
+        try:
+            return Measured(**kept(file))
+        except TypeError as error:
+            raise CheckpointError(
+                f"cannot read {file}: {error}; remove it, and the same command makes it again"
+            ) from None
     file_of_memory = run.folder / "memory.json"  # missing if the process was killed right after the training
     memory = kept(file_of_memory)["bytes"] if file_of_memory.exists() else None
     common: dict[str, Any] = {"seconds": run.seconds(), "memory": memory}

@@ -76,9 +76,9 @@ def _rates(result: Result) -> str:
     """Return the validation losses of the learning rates that were tried."""
     rows = []
     for row in result.rows:
-        for rate, loss in row.trials.items():
-            chosen = "chosen" if row.rate is not None and float(rate) == row.rate else ""
-            rows.append([row.title, rate, "diverged" if loss is None else f"{loss:.4f}", chosen])
+        for rate, loss in row.trials:
+            shown = "diverged" if loss is None else f"{loss:.4f}"
+            rows.append([row.title, f"{rate:g}", shown, "chosen" if rate == row.rate else ""])
     if not rows:
         return ""
     title = "Validation loss by learning rate, at a tenth of the budget"

@@ -43,7 +43,7 @@ class Row:
         difference_interval: the 95 % interval of the difference, paired by unit.
         parameters, weights: with and without embeddings.
         rate: the learning rate that was chosen.
-        trials: the validation loss of each learning rate at a tenth of the budget; None if it diverged.
+        trials: each learning rate, and its validation loss at a tenth of the budget; None if it diverged.
         tokens, flops, minutes: of one training run; minutes are the mean over the seeds.
         memory: the peak memory of a training step in bytes: weights, gradients, optimizer and activations.
         decoded_per_second: tokens of greedy decoding at batch 1.
@@ -65,7 +65,7 @@ class Row:
     parameters: int | None = None
     weights: int | None = None
     rate: float | None = None
-    trials: dict[str, float | None] = field(default_factory=dict)
+    trials: Sequence[tuple[float, float | None]] = ()
     tokens: int | None = None
     flops: float | None = None
     minutes: float | None = None
@@ -80,7 +80,7 @@ class Row:
     @property
     def edge(self) -> str | None:
         """ "lowest" or "highest" if the chosen learning rate is at the edge of those that were tried."""
-        rates = [float(rate) for rate in self.trials]
+        rates = [rate for rate, _ in self.trials]
         if len(rates) < 3 or self.rate is None:
             return None
         return {min(rates): "lowest", max(rates): "highest"}.get(self.rate)
@@ -129,7 +129,7 @@ def entry_row(
     entry: Entry,
     finals: Sequence[tuple[Run, Measured]],
     points: Sequence[tuple[Run, Measured]],
-    trials: dict[str, float | None],
+    trials: Sequence[tuple[float, float | None]],
     held_out: HeldOut,
 ) -> tuple[Row, Floats]:
     """Return the row of ``entry`` and its bits for each unit, the means over the seeds."""

@@ -87,6 +87,9 @@ def run_of(
         "curve": f"{entry.name}-budget-{share:g}",
         "final": f"{entry.name}-seed-{seed}",
     }[purpose]
+    if entry.recipe.train.optimizer == "muon":  # its two learning rates change together
+        factor = rate / entry.rates[len(entry.rates) // 2]
+        train_settings["muon_learning_rate"] = factor * entry.recipe.train.muon_learning_rate
     values = {**entry.recipe.as_dict(), "name": name, "seed": seed, "train": train_settings}
     folder = out / ("models" if purpose == "final" else "trials") / name
     if (folder / "recipe.toml").exists():  # the comparison may have been moved since, with its tokenizer

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wordloom.data.sets.fetch import names_dataset
+from wordloom.data.files.source import is_stdin
+from wordloom.data.sets.fetch import files_of, names_dataset
 from wordloom.errors import RecipeError, did_you_mean
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe, load_recipe
 from wordloom.recipe.data import CausalData
 from wordloom.recipe.reading import shipped_recipes
-from wordloom.run.compare.budget import Budget
+from wordloom.run.checkpoint.kinds import OF_SETS
+from wordloom.run.compare.budget import Budget, short
 from wordloom.run.compare.entries import DEFAULT, SHARED, check_families
 from wordloom.text import TOKENIZERS
 from wordloom.text.special import ROLE_NAMES, roles_by_name
@@ -64,8 +66,14 @@ class Settings:
         if self.tokenizer is not None and self.tokenizer not in TOKENIZERS:
             raise RecipeError(f"--tokenizer {self.tokenizer!r}: {did_you_mean(self.tokenizer, TOKENIZERS)}")
         for name in self.tasks:
-            if not names_dataset(name):
-                raise RecipeError(f"--task {name!r} is no data set; wordloom data list names them")
+            if files_of(name)[0].task not in OF_SETS:
+                raise RecipeError(
+                    f"--task {name!r}: this set was made for {files_of(name)[0].task}; allowed: sets for "
+                    f"{', '.join(OF_SETS)}"
+                )
+        for number in self.parameters:
+            if [short(other) for other in self.parameters].count(short(number)) > 1:
+                raise RecipeError(f"--parameters names {short(number)} twice; give sizes that differ more")
 
     def as_dict(self) -> dict[str, Any]:
         return {**vars(self), "budget": str(self.budget)}
@@ -96,6 +104,11 @@ def base_recipe(settings: Settings, progress: TrainingProgress) -> Recipe:
             f"{source}: train.objective {recipe.train.objective!r} predicts no next tokens; give a recipe "
             "with causal_lm"
         )
+    for part in (recipe.data.train, recipe.data.validation or ()):
+        if any(map(is_stdin, [part] if isinstance(part, str) else part)):
+            raise RecipeError(
+                "a comparison reads its text for every model, standard input only once; name a file"
+            )
     if not recipe.data.holds_out:
         raise RecipeError(
             "nothing is held out to compare on; set data.validation or data.validation_fraction"

@@ -140,7 +140,7 @@ def read_run(combination: Combination, folder: Path) -> SweepRun:
     """Return the state and scores of the run in ``folder``; raise RecipeError for another recipe."""
     recipe = combination.recipe
     failure = folder / "failed.json"
-    reason = str(json.loads(failure.read_text(encoding="utf-8"))["reason"]) if failure.exists() else ""
+    reason = _reason(failure) if failure.exists() else ""
     run = SweepRun(
         settings=combination.settings,
         folder=folder,
@@ -171,6 +171,16 @@ def read_run(combination: Combination, folder: Path) -> SweepRun:
         seconds=sum(line.get("seconds", 0.0) for line in lines),
         reason=reason,
     )
+
+
+def _reason(failure: Path) -> str:
+    """Return why a run failed; raises CheckpointError for a damaged file."""
+    try:
+        return str(json.loads(failure.read_text(encoding="utf-8"))["reason"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"cannot read {failure}: {error}; remove {failure.parent}, and the same command trains it again"
+        ) from None
 
 
 def _ended(folder: Path, step: int) -> bool:

@@ -1,0 +1,142 @@
+"""The runs of a comparison in their order, their states, and the time that they still take."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from math import isfinite
+
+from wordloom.errors import CheckpointError
+from wordloom.progress import TrainingProgress
+from wordloom.run.compare.budget import Cost
+from wordloom.run.compare.entries import Entry
+from wordloom.run.compare.kept import keep, kept
+from wordloom.run.compare.runs import CURVE, TENTH, Purpose, Run, run_of, time_step
+from wordloom.run.compare.shared import Shared
+from wordloom.run.sweep.scores import SweepRun
+
+_TIMING_SHARE, _LONGEST_TIMING = 0.02, 0.5  # of the budget, and minutes
+
+
+@dataclass(kw_only=True)
+class Schedule:
+    """The runs of a comparison: trials of learning rates, runs with smaller budgets, and final runs.
+
+    ``progress`` shows the runs that time a step.
+    """
+
+    shared: Shared
+    progress: TrainingProgress
+    _runs: dict[tuple[str, Purpose, float, float, int], Run] = field(default_factory=dict)
+    _ended: dict[str, SweepRun] = field(default_factory=dict)
+
+    def cost(self, entry: Entry) -> Cost:
+        """Return the cost of a step; its seconds are measured once, and kept in the folder."""
+        cost = Cost(entry.tokens_per_step, float(entry.tokens_per_step * entry.flops_per_token))
+        budget = self.shared.settings.budget
+        if budget.kind != "minutes":
+            return cost
+        file = self.shared.folder / "trials" / f"{entry.name}-timing.json"
+        if not file.exists():
+            self.shared.progress.say(f"\ntiming: {entry.title}")
+            minutes = min(_LONGEST_TIMING, _TIMING_SHARE * budget.amount)
+            seconds = time_step(entry, minutes, file.with_suffix(""), self.progress)
+            keep(file, {"seconds_per_step": seconds})
+        return cost._replace(seconds=kept(file)["seconds_per_step"])
+
+    def state(self, run: Run) -> SweepRun:
+        """Return the state and the validation scores of ``run``; those of a run that has ended are read once.
+
+        Raises CheckpointError for a finished run without a validation loss or without its weights.
+        """
+        if run.name in self._ended:
+            return self._ended[run.name]
+        state = run.state()
+        if state.state not in ("done", "failed"):
+            return state
+        if state.state == "done":
+            missing = "validation loss in its log" if "loss" not in state.metrics else ""
+            missing = missing or ("" if any(run.folder.glob("model*.safetensors")) else "weights")
+            if missing:
+                raise CheckpointError(
+                    f"{run.folder} has no {missing}; remove this folder, and the same command trains it again"
+                )
+        self._ended[run.name] = state
+        return state
+
+    def has_ended(self, run: Run) -> bool:
+        """Return whether ``run`` is trained, or has diverged."""
+        return self.state(run).state in ("done", "failed")
+
+    def trials(self, entry: Entry) -> list[Run]:
+        """Return the runs that choose the learning rate of ``entry``."""
+        count = self.shared.settings.rates
+        first = (len(entry.rates) - count) // 2
+        rates = entry.rates[first : first + count]
+        return [self._run(entry, "rate", TENTH, rate) for rate in rates]
+
+    def curve(self, entry: Entry, rate: float) -> list[Run]:
+        """Return the runs with smaller budgets, for the line of ``entry`` in the picture."""
+        return [] if entry.encodes else [self._run(entry, "curve", share, rate) for share in CURVE]
+
+    def points(self, entry: Entry, rate: float) -> list[Run]:
+        """Return all runs of ``entry`` with a smaller budget and this learning rate, by budget."""
+        trials = [] if entry.encodes else [run for run in self.trials(entry) if run.rate == rate]
+        return sorted([*self.curve(entry, rate), *trials], key=lambda run: run.share)
+
+    def final(self, entry: Entry, rate: float, number: int) -> Run:
+        """Return the run with the whole budget and the seed ``number``, from 0."""
+        return self._run(entry, "final", 1.0, rate, number)
+
+    def best_rate(self, entry: Entry) -> float | None:
+        """Return the learning rate with the lowest validation loss; None if all runs diverged."""
+        losses = {run.rate: self.state(run).metrics.get("loss") for run in self.trials(entry)}
+        known = {rate: loss for rate, loss in losses.items() if loss is not None and isfinite(loss)}
+        return min(known, key=lambda rate: known[rate]) if known else None
+
+    def planned(self) -> Iterator[Run]:
+        """Yield all runs, in order; where the learning rate is not chosen yet, with the middle one."""
+        rates: dict[str, float] = {}
+        for entry in self.shared.entries:
+            trials = self.trials(entry)
+            yield from trials
+            chosen = self.best_rate(entry) if all(map(self.has_ended, trials)) else None
+            rates[entry.name] = chosen or trials[len(trials) // 2].rate
+        for entry in self.shared.entries:
+            yield from self.curve(entry, rates[entry.name])
+        for number in range(self.shared.settings.seeds):
+            yield from (self.final(entry, rates[entry.name], number) for entry in self.shared.entries)
+
+    def time_left(self) -> str:
+        """Return an estimate of the time left from the finished runs of each entry, or ""."""
+        seconds, work, left = (defaultdict[str, float](float) for _ in range(3))
+        for run in self.planned():
+            if self.state(run).state == "done":
+                seconds[run.entry.name] += run.seconds()
+                work[run.entry.name] += run.work
+            elif not self.has_ended(run):
+                left[run.entry.name] += run.work
+        if not work:
+            return ""
+        overall = sum(seconds.values()) / sum(work.values())
+        total = sum(
+            amount * (seconds[name] / work[name] if work[name] else overall) for name, amount in left.items()
+        )
+        return f"; about {timedelta(seconds=round(total))} left"
+
+    def _run(self, entry: Entry, purpose: Purpose, share: float, rate: float, number: int = 0) -> Run:
+        key = entry.name, purpose, share, rate, number
+        if key not in self._runs:
+            self._runs[key] = run_of(
+                entry,
+                purpose,
+                share=share,
+                rate=rate,
+                seed=self.shared.base.seed + number,
+                budget=self.shared.settings.budget,
+                cost=self.cost(entry),
+                out=self.shared.folder,
+            )
+        return self._runs[key]
