@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import math
 import os
@@ -29,9 +30,17 @@ def lines(folder: Path) -> list[dict]:
     return [{key: value for key, value in row.items() if key not in TIMING} for row in rows]
 
 
+def parameters_in_memory() -> int:
+    """Return how many parameters of models are reachable, or in a cycle that Python cannot free."""
+    gc.collect()
+    return sum(type(found) is torch.nn.Parameter for found in gc.get_objects())
+
+
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gpt"])
 def test_a_finished_folder(recipe, tmp_path, family):
+    before = parameters_in_memory()
     result = train(recipe(family), out=tmp_path / "run")
+    assert parameters_in_memory() == before
     run = tmp_path / "run"
     assert not result.stopped
     assert result.step == result.total_steps == 24

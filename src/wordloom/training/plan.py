@@ -343,7 +343,7 @@ def _activation_bytes(trainer: Trainer, samples: int) -> int:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in (weights() if always is None else always):
             kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # a saved output would hold its own graph, and with it the trainer
 
     widest = getattr(trainer.batches, "widest", None)  # where rows grow longer along the way
     batch: Any = widest(samples) if widest else trainer.batches.batch(0, samples)

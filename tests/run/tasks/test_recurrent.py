@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.run.test_train import lines
+from tests.run.test_train import lines, parameters_in_memory
 from torch.nn import functional as F
 
 import wordloom
@@ -72,8 +72,10 @@ def recurrent(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_tanh"])
 def test_a_finished_folder(recurrent, tmp_path, cell):
+    before = parameters_in_memory()
     result = train(recurrent(cell), out=tmp_path / "run")
     assert not result.stopped
+    assert parameters_in_memory() == before
     rows = lines(tmp_path / "run")
     losses = [row["loss"] for row in rows if row["kind"] == "evaluate"]
     assert losses[-1] < losses[0]

@@ -135,7 +135,7 @@ class Comparison:
 
     @property
     def _scores(self) -> Path:
-        """The folder of what is measured."""
+        """The folder of the measurements."""
         return self.shared.folder / "scores"
 
     # -- training ------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class Comparison:
     # -- scores --------------------------------------------------------------------------------------------
 
     def _measured(self, run: Run) -> Measured | None:
-        """Return what is measured of a finished run; None for one that diverged."""
+        """Return the measurements of a finished run; None for one that diverged."""
         if self.schedule.state(run).state != "done":
             return None
         first = run.purpose == "final" and run.seed == self.shared.base.seed

@@ -54,7 +54,7 @@ class Measured:
 
 
 def measured(run: Run, held_out: HeldOut, prompt: str, folder: Path, *, first: bool) -> Measured:
-    """Return what was measured of ``run``, from its file in ``folder`` if there is one.
+    """Return the measurements of ``run``; they are kept in a file in ``folder``, and made once.
 
     Positions, speed and sample are measured for the ``first`` seed.
     """

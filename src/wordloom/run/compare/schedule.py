@@ -17,7 +17,8 @@ from wordloom.run.compare.runs import CURVE, TENTH, Purpose, Run, run_of, time_s
 from wordloom.run.compare.shared import Shared
 from wordloom.run.sweep.scores import SweepRun
 
-_TIMING_SHARE, _LONGEST_TIMING = 0.02, 0.5  # of the budget, and minutes
+_TIMING_SHARE = 0.02  # of the budget
+_TIMING = 0.1, 0.5  # the fewest and the most minutes: programs are compiled in the first seconds
 
 
 @dataclass(kw_only=True)
@@ -41,7 +42,7 @@ class Schedule:
         file = self.shared.folder / "trials" / f"{entry.name}-timing.json"
         if not file.exists():
             self.shared.progress.say(f"\ntiming: {entry.title}")
-            minutes = min(_LONGEST_TIMING, _TIMING_SHARE * budget.amount)
+            minutes = min(max(_TIMING[0], _TIMING_SHARE * budget.amount), _TIMING[1], budget.amount)
             seconds = time_step(entry, minutes, file.with_suffix(""), self.progress)
             keep(file, {"seconds_per_step": seconds})
         return cost._replace(seconds=kept(file)["seconds_per_step"])

@@ -119,7 +119,10 @@ def _chain(text: str) -> Iterator[str]:
 
 
 def _sentencepiece(definition: Definition) -> dict[str, Any]:
-    """llama.cpp merges the pair first whose piece has the highest score: that of the earliest merge."""
+    """Return the fields of a SentencePiece tokenizer.
+
+    llama.cpp first merges the pair whose piece has the highest score, so the earliest merge gets it.
+    """
     vocabulary, scores = tokenizer_json.model_vocabulary(definition), dict[str, float]()
     for rank, (left, right) in enumerate(tokenizer_json.merge_pairs(definition)):
         scores.setdefault(left + right, -float(rank))

@@ -1,7 +1,7 @@
 """The model card of a checkpoint: a README.md whose metadata block hubs read.
 
-The card says what the folder says: the model, its tokenizer, the data and their ledger, the recipe, and the
-scores with their signatures.  What a folder cannot say, such as the licence, is marked to be filled in.
+The card describes what the folder holds: the model, its tokenizer, the data and their ledger, the recipe, and
+the scores with their signatures.  What is not in the folder, such as the licence, is marked to be filled in.
 """
 
 from __future__ import annotations
