@@ -58,19 +58,19 @@ def flops_per_token(model: Any, *, context: int) -> Flops:
     """
     if context < 1:
         raise ConfigError(f"context is a number of keys above 0, not {context}")
-    layers = head = 0
-    for name, linear in _layers(_module(model), nn.Linear):
+    module, layers, head = _module(model), 0, 0
+    for name, linear in _layers(module, nn.Linear):
         if name.rpartition(".")[2] in ("lm_head", "classifier", "pooler", "next_sentence"):
             head += 2 * linear.weight.numel()
         else:
             layers += 2 * linear.weight.numel()
     attention = sum(
         round(4 * a.n_heads * a.head_dim * keys_per_query(a, context))
-        for _, a in _layers(_module(model), Attention)
+        for _, a in _layers(module, Attention)
     )
-    for module in _module(model).modules():
-        if isinstance(module, DotScorer | AdditiveScorer):  # score and mean
-            attention += 2 * (module.score_dim + module.memory_dim) * context
+    for scorer in module.modules():
+        if isinstance(scorer, DotScorer | AdditiveScorer):  # score and mean
+            attention += 2 * (scorer.score_dim + scorer.memory_dim) * context
     return Flops(layers=layers, attention=attention, head=head)
 
 
