@@ -65,8 +65,7 @@ def flops_per_token(model: Any, *, context: int) -> Flops:
         else:
             layers += 2 * linear.weight.numel()
     attention = sum(
-        round(4 * a.n_heads * a.head_dim * keys_per_query(a, context))
-        for _, a in _layers(module, Attention)
+        round(4 * a.n_heads * a.head_dim * keys_per_query(a, context)) for _, a in _layers(module, Attention)
     )
     for scorer in module.modules():
         if isinstance(scorer, DotScorer | AdditiveScorer):  # score and mean

@@ -1,4 +1,4 @@
-"""What all entries of a comparison share: the text, the tokenizer, and the list of the entries itself."""
+"""The text, the tokenizer and the entries of a comparison."""
 
 from __future__ import annotations
 
