@@ -65,7 +65,9 @@ def command(
         None, "The beginning of the sample of each model.  [default: the first words of the held-out text]"
     ),
     out: Path | None = option(None, "The folder of the comparison.  [default: runs/NAME-compare]"),
-    dry_run: bool = option(False, "Print the models and their runs; train nothing.", "--dry-run"),
+    dry_run: bool = option(
+        False, "Print the models and their runs, and end; a budget in minutes times each first.", "--dry-run"
+    ),
     json: bool = option(False, "Print the result as JSON.", "--json"),
     verbose: options.VERBOSE = False,
 ) -> None:

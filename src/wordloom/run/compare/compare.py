@@ -49,11 +49,11 @@ def compare(
     dry_run: bool = False,
     progress: TrainingProgress | None = None,
 ) -> Result | list[Run]:
-    """Train all entries and return the comparison; with ``dry_run``, return the runs and train nothing.
+    """Train all entries and return the comparison; with ``dry_run``, return the runs.
 
     The folder ``out``, by default ``runs/NAME-compare``, holds ``table.txt``, ``table.json``, ``table.csv``,
     ``compare.png``, ``report.html`` and the models.  An equal call continues a comparison that was stopped,
-    and trains nothing twice.
+    and trains nothing twice.  A dry run writes nothing; for a budget in minutes, it times each model.
 
     Raises WordloomError for mistakes of the user.
     """

@@ -129,6 +129,7 @@ def time_step(entry: Entry, minutes: float, folder: Path, progress: TrainingProg
         **entry.recipe.train.model_dump(exclude_defaults=True),
         "minutes": minutes,
         "log_every": 1,
+        "evaluate_windows": 1,  # whose loss nobody reads
     }
     del train_settings["steps"]
     values |= {"name": f"{entry.name}-timing", "train": train_settings}
