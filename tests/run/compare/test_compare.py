@@ -193,6 +193,22 @@ def test_minutes_are_converted_once(text: Path, tmp_path: Path, monkeypatch: pyt
     assert row_of(again, "bag").tokens == steps
 
 
+def test_a_note_says_which_models_missed_the_minutes(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wordloom.run.compare.schedule.time_step", lambda *_: 0.6)
+    one = settings(text, families=["bag"], seeds=1, rates=1, budget=Budget("minutes", 0.5))
+    found = compare(one, out=tmp_path / "minutes")
+    assert isinstance(found, Result)
+    minutes = row_of(found, "bag").minutes
+    assert minutes is not None
+    assert minutes < 0.4
+    assert (
+        f"planned for 0.5 minutes each, these models took bag of words (order-free) {minutes:.1f}: "
+        in str(found.notes)
+    )
+
+
 def test_an_own_recipe_two_sizes_and_tasks_that_are_added_later(
     text: Path, tmp_path: Path, data: Path
 ) -> None:

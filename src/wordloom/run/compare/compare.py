@@ -40,6 +40,7 @@ SETTINGS = "compare.json"
 # Settings that may change when a comparison is continued: they add entries, seeds and tasks.
 _FREE = ("families", "recipes", "seeds", "tasks")
 _UNEQUAL = 0.02  # a difference in parameters that is reported
+_OFF = 1.25  # a ratio of the time taken to a budget in minutes that is reported, or its inverse
 
 
 def compare(
@@ -297,7 +298,7 @@ class Comparison:
         return result
 
     def _cautions(self, rows: Sequence[Row]) -> Iterator[str]:
-        """Yield notes on rates at the edge, unequal sizes and missing intervals."""
+        """Yield notes on rates at the edge, unequal sizes, missed minutes and missing intervals."""
         for row in rows:
             if row.edge is not None:
                 yield f"{row.title}: the best learning rate, {row.rate:g}, is the {row.edge} that was tried"
@@ -307,8 +308,22 @@ class Comparison:
                     f"{entry.title} has {entry.weights:,} parameters without embeddings, and "
                     f"{entry.aimed_at:,} were aimed at: no hidden_dim comes nearer"
                 )
+        budget = self.shared.settings.budget
+        if budget.kind == "minutes":
+            yield from _missed_minutes(rows, budget.amount)
         if not self.shared.held_out.has_intervals:
             yield f"there are no intervals: {self.shared.held_out.counted()}, and {MIN_UNITS} are needed"
+
+
+def _missed_minutes(rows: Sequence[Row], wanted: float) -> Iterator[str]:
+    """Yield a note if models took other times than the minutes that they were planned for."""
+    taken = [(row.title, row.minutes) for row in rows if row.minutes is not None]
+    missed = [f"{title} {minutes:.1f}" for title, minutes in taken if not 1 / _OFF < minutes / wanted < _OFF]
+    if missed:
+        yield (
+            f"planned for {wanted:g} minutes each, these models took {', '.join(missed)}: the machine was "
+            "busier, or less busy, than when their steps were timed"
+        )
 
 
 def _described(run: Run) -> str:
