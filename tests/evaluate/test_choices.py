@@ -14,6 +14,7 @@ from wordloom.errors import EvaluationError, TokenizerError
 from wordloom.evaluate import choices
 from wordloom.evaluate.continuations import ContinuationReader
 from wordloom.models import RNNConfig, context_limit
+from wordloom.text import Tokenizer
 
 WORDS = [
     "the",
@@ -118,3 +119,6 @@ def test_refusals(llama, byte_tokenizer, char_model, char_tokenizer) -> None:
         choices(char_model, char_tokenizer, [row._replace(answer=0, choices=("XYZ", "dog"))])
     with pytest.raises(EvaluationError, match="rows:4 has no token before its continuation"):
         ContinuationReader(char_tokenizer, 32).stretch("", "the", place="rows:4")
+    wordpiece = Tokenizer.train(["the cat sat on the mat"] * 9, kind="wordpiece", vocab_size=40)
+    with pytest.raises(EvaluationError, match=r"rows:4: .*no token for the continuation '\\u200b'"):
+        ContinuationReader(wordpiece, 32).stretch("the", "\u200b", place="rows:4")

@@ -188,6 +188,12 @@ def test_the_commands(run: Path, hub: tuple[str, type[Hub]], tmp_path: Path) -> 
     names = {line.split()[1] for line in listed.stdout.splitlines() if not line.startswith("note")}
     assert names == {"README.md", "config.json", "generation_config.json", "model.safetensors", "recipe.toml",
                      "tokenizer.json", "tokenizer_config.json"}  # fmt: skip
+    step = max((folder / "checkpoints").iterdir(), key=lambda path: path.stat().st_mtime)
+    shutil.copy(folder / "README.md", step)
+    assert (step / "trainer").is_dir()
+    assert {file.name for file in files_to_push(step)} == names - {"recipe.toml"} | {
+        path.name for path in step.glob("recipe.toml")
+    }
     pushed = pushing(folder, "me/mine", "--private", "--endpoint", address)
     assert pushed.returncode == 0, pushed.stderr
     assert f"pushed: {address}/me/mine" in pushed.stdout

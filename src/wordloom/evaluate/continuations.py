@@ -52,6 +52,11 @@ class ContinuationReader:
             raise TokenizerError(f"{place}: {error}") from None
         sequence = np.array([*self.before, *ids], dtype=np.int64)
         n_targets, window = len(ids) - first, self.window
+        if not n_targets:
+            raise EvaluationError(
+                f"{place}: the tokenizer gives no token for the continuation {continuation!r}, so it has no "
+                "probability; change it, or leave this item out"
+            )
         if n_targets >= len(sequence):
             raise EvaluationError(f"{place} has no token before its continuation to predict it from")
         if window is not None and n_targets > window:
@@ -77,5 +82,7 @@ def _tokens(tokenizer: Tokenizer, context: str, continuation: str) -> tuple[list
     space = "" if context[-1:].isspace() or continuation[:1].isspace() or not context else " "
     # "text": passages quote the web, where the spelling of a special token is ordinary text
     encoding = tokenizer.encode(context + space + continuation, specials="text")
-    first = next(i for i, (_, stop) in enumerate(encoding.offsets) if stop > len(context))
+    first = next(
+        (i for i, (_, stop) in enumerate(encoding.offsets) if stop > len(context)), len(encoding.ids)
+    )
     return encoding.ids, first

@@ -51,7 +51,11 @@ from wordloom.weights.loading import weights_fingerprint
 
 @dataclass(frozen=True)
 class TrainResult:
-    """The folder of a run and how it ended; ``metrics`` are those of the last evaluation."""
+    """The folder of a run and how it ended; ``metrics`` are those of the last evaluation.
+
+    ``stopped``: a signal ended it before its last step.  ``interrupted``: a signal asked to stop, perhaps
+    after the last step, so that a program that trains several models must not begin another.
+    """
 
     folder: Path
     step: int
@@ -59,6 +63,7 @@ class TrainResult:
     stopped: bool
     metrics: dict[str, float] = field(default_factory=dict)
     plan: Plan | None = None
+    interrupted: bool = False
 
 
 def train(
@@ -153,7 +158,7 @@ def _locked(
                 progress.say("stopped before anything was saved")
                 raise
             values = read_state(saved)[1]
-            return TrainResult(path, values["step"], values["total_steps"], stopped=True)
+            return TrainResult(path, values["step"], values["total_steps"], stopped=True, interrupted=True)
 
 
 def _train(
@@ -210,7 +215,10 @@ def _train(
     if ended == "done":
         _finish(trainer, run.path, recipe, task, progress)
     metrics = next((hook.metrics for hook in trainer.hooks if isinstance(hook, Evaluate)), {})
-    return TrainResult(run.path, trainer.step, trainer.total_steps, ended == "stopped", metrics, plan)
+    stopped = ended == "stopped"
+    return TrainResult(
+        run.path, trainer.step, trainer.total_steps, stopped, metrics, plan, stopped or trainer.interrupted
+    )
 
 
 # -- the steps of a run ------------------------------------------------------------------------------------

@@ -132,6 +132,11 @@ class Trainer:
         self._stop.set()
 
     @property
+    def interrupted(self) -> bool:
+        """Whether a stop was requested, even after the last step."""
+        return self._stop.is_set()
+
+    @property
     def stopping(self) -> bool:
         return self._is_stopped() or self.step >= self.total_steps
 

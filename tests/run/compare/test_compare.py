@@ -24,6 +24,7 @@ from wordloom.run.compare.budget import Budget
 from wordloom.run.compare.compare import compare
 from wordloom.run.compare.result import Result, Row
 from wordloom.run.compare.settings import Settings, name_of
+from wordloom.training.hooks import Log
 
 FAMILIES = ["ngram", "bag", "gru", "llama-band", "bert"]
 #: What differs between two runs of one comparison: times.
@@ -159,6 +160,26 @@ def test_a_comparison_that_was_stopped_continues_to_the_same_table(
     trained.clear()
     assert without_times(compare(again, out=tmp_path / "again")) == without_times(result)
     assert not trained
+
+
+def test_a_signal_after_the_last_step_of_a_run_stops_the_comparison(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run has ended, and the next one does not begin."""
+    write, trained = Log.write, []
+
+    def stop(self: Log, trainer: Any, line: dict[str, Any]) -> None:
+        write(self, trainer, line)
+        if trainer.step == trainer.total_steps:
+            trained.append(line)
+            trainer.stop()
+
+    monkeypatch.setattr(Log, "write", stop)
+    found = compare(settings(text, families=["bag"], seeds=1, rates=3), out=tmp_path / "one")
+    assert isinstance(found, Result)
+    assert found.stopped
+    assert len({line["kind"] for line in trained}) == len(trained)  # of one run
+    assert len(list((tmp_path / "one" / "trials").iterdir())) == 1
 
 
 def test_a_run_that_diverges_is_left_out(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

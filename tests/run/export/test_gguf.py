@@ -19,6 +19,7 @@ from wordloom.cli import app
 from wordloom.errors import CheckpointError
 from wordloom.models import GPT2Config, GPTConfig, LlamaConfig, RNNConfig, build
 from wordloom.run.export.gguf import export_gguf
+from wordloom.run.export.gguf_tokenizer import tokenizer_fields
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 
@@ -160,6 +161,26 @@ def test_llama_cpp_gives_our_ids(kind: str, data: Path, tmp_path: Path, rng: ran
     for text, found in zip(texts, answers, strict=True):
         expected = tokenizer.encode_ids(text, specials="text")
         assert found == [tokenizer.bos_id] * tokenizer.adds_bos + expected, text
+
+
+def test_a_sentencepiece_tokenizer_that_changes_texts_is_refused(data: Path, tmp_path: Path) -> None:
+    """llama.cpp has no such steps, and would give other tokens without a word."""
+    released = Tokenizer.from_pretrained(data / "tokenizers" / "llama-tokenizer.model")
+    space = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    changes = {
+        "Metaspace": {"normalizer": None, "pre_tokenizer": {
+            "type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": False}},
+        "Strip, Replace": {"normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Strip", "strip_left": True, "strip_right": True}, space]}},
+        "NFKC, Prepend, Replace": {"normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "NFKC"}, {"type": "Prepend", "prepend": "\u2581"}, space]}},
+    }  # fmt: skip
+    for steps, change in changes.items():
+        tokenizer = Tokenizer({**released.definition, **change})
+        assert tokenizer.kind == "llama"
+        with pytest.raises(CheckpointError, match=f"also has the steps {steps}, which would give other"):
+            tokenizer_fields(tokenizer, tokenizer.vocab_size)
+    assert tokenizer_fields(released, released.vocab_size)["ggml.add_space_prefix"]
 
 
 @pytest.mark.parametrize("family", ["llama", "llama tied", "gpt2"])

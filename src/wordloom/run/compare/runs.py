@@ -99,7 +99,7 @@ def run_of(
 
 
 def train_run(run: Run, progress: TrainingProgress) -> bool:
-    """Train ``run``, or go on with it; return whether a signal stopped it.
+    """Train ``run``, or go on with it; return whether a signal asked to stop.
 
     A run whose loss is not finite gets a file ``failed.json``.  ``memory.json`` has the peak memory of a
     step: on CUDA that of the device, and on a CPU that of the plan, because the process also holds earlier
@@ -116,7 +116,7 @@ def train_run(run: Run, progress: TrainingProgress) -> bool:
     if result.plan is not None:
         used = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
         keep(run.folder / "memory.json", {"bytes": used or result.plan.memory_bytes})
-    return result.stopped
+    return result.interrupted
 
 
 def time_step(entry: Entry, minutes: float, folder: Path, progress: TrainingProgress) -> float:
@@ -136,7 +136,7 @@ def time_step(entry: Entry, minutes: float, folder: Path, progress: TrainingProg
     recipe = Recipe.model_validate(values)
     lines = [line for line in metric_lines(folder / "metrics.jsonl") if line["kind"] == "train"]
     if len(lines) < 2:
-        if train(recipe, out=folder, force=folder.exists(), progress=progress).stopped:
+        if train(recipe, out=folder, force=folder.exists(), progress=progress).interrupted:
             raise KeyboardInterrupt
         lines = [line for line in metric_lines(folder / "metrics.jsonl") if line["kind"] == "train"]
     speeds = sorted(line["tokens_per_second"] for line in lines[1:] or lines)

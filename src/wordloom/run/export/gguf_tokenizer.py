@@ -121,8 +121,21 @@ def _chain(text: str) -> Iterator[str]:
 def _sentencepiece(definition: Definition) -> dict[str, Any]:
     """Return the fields of a SentencePiece tokenizer.
 
-    llama.cpp first merges the pair whose piece has the highest score, so the earliest merge gets it.
+    llama.cpp first merges the pair whose piece has the highest score, so the earliest merge gets it.  Of
+    normalizers, it knows only one that marks all spaces, and perhaps adds one before the text.
+
+    Raises CheckpointError for a tokenizer that changes or cuts texts in another way.
     """
+    steps = tokenizer_json.normalizers(definition)
+    marks = tokenizer_json.prepends_space(definition) or [
+        (step["type"], step.get("pattern"), step.get("content")) for step in steps
+    ] == [("Replace", {"String": " "}, tokenizer_json.SPACE_MARK)]
+    if not marks or tokenizer_json.pre_tokenizers(definition):
+        found = ", ".join(step["type"] for step in (*steps, *tokenizer_json.pre_tokenizers(definition)))
+        raise CheckpointError(
+            "llama.cpp's SentencePiece tokenizer changes nothing but spaces, and this one also has the steps "
+            f"{found or 'none'}, which would give other tokens; use it in transformers"
+        )
     vocabulary, scores = tokenizer_json.model_vocabulary(definition), dict[str, float]()
     for rank, (left, right) in enumerate(tokenizer_json.merge_pairs(definition)):
         scores.setdefault(left + right, -float(rank))

@@ -12,9 +12,8 @@ from wordloom.run.checkpoint.loaders import read_checkpoint
 from wordloom.run.share.card import FILL_IN, NAME
 
 # What a run keeps for itself: its checkpoints, logs and locks, and what begins with a dot.
-_KEPT_BACK = (
-    "checkpoints/*", "tensorboard/*", "views/*", "*.lock", ".*", "*/.*", "metrics.jsonl", "ledger.json"
-)  # fmt: skip
+_KEPT_BACK = ("*.lock", ".*", "*/.*", "metrics.jsonl*", "ledger.json")
+_FOLDERS_KEPT_BACK = {"checkpoints", "trainer", "tensorboard", "views"}  # at any depth
 
 
 class Upload(NamedTuple):
@@ -41,7 +40,10 @@ def files_to_push(folder: str | Path) -> list[Upload]:
 
 def _files(folder: Path) -> Iterator[Upload]:
     for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
+        inside = path.relative_to(folder)
+        name = inside.as_posix()
+        if _FOLDERS_KEPT_BACK.intersection(inside.parts[:-1]):
+            continue
         if path.is_file() and not any(fnmatch.fnmatch(name, pattern) for pattern in _KEPT_BACK):
             yield Upload(name, path.stat().st_size)
 

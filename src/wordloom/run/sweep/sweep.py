@@ -140,7 +140,7 @@ class _Sweep:
         if "torch._dynamo" in sys.modules:  # its kernels have the shapes of the runs before
             torch.compiler.reset()
         try:
-            return train(point.recipe, out=folder, resume=resume, progress=self.progress).stopped
+            return train(point.recipe, out=folder, resume=resume, progress=self.progress).interrupted
         except NonFiniteError as error:
             folder.mkdir(parents=True, exist_ok=True)  # the timed steps leave no folder behind
             write_text(folder / "failed.json", json.dumps({"reason": str(error)}, ensure_ascii=False))
