@@ -248,6 +248,12 @@ def test_an_own_recipe_two_sizes_and_tasks_that_are_added_later(
     later = compare(replace(both, tasks=["copa/eval"], families=["ngram", "bag"]), out=tmp_path / "both")
     assert isinstance(later, Result)
     mine, bag = row_of(later, "mine"), row_of(later, "bag-20k")
+    again = compare(replace(both, families=["ngram"], recipes=[]), out=tmp_path / "both")
+    assert isinstance(again, Result)
+    assert {row.name for row in again.rows} == {row.name for row in later.rows}  # and bert was not kept
+    before = (tmp_path / "both" / "compare.json").read_bytes()
+    assert compare(replace(both, families=["gru"]), out=tmp_path / "both", dry_run=True)
+    assert (tmp_path / "both" / "compare.json").read_bytes() == before
     lm = load_as(LanguageModel, bag.folder)
     expected = choices(lm.model, lm.text_tokenizer, choice_rows(["copa/eval"], answered=True))
     assert bag.tasks == {"copa/eval": expected["accuracy"].value}
@@ -294,6 +300,8 @@ def test_a_dry_run_prints_the_runs_and_writes_nothing(text: Path, tmp_path: Path
         (["--parameters", "100"], "no room"),
         (["--parameters", "25k,25.01k"], "--parameters names 25k twice"),
         (["train.optimizer=muon"], "the comparison decides it; allowed: seed"),
+        (["train.seqlen=9"], "did you mean 'seq_len'"),
+        (["other.txt"], "other.txt is no KEY=VALUE; a comparison reads one text or recipe, so quote"),
         (["model.dim=8"], "enter a model of your own with --entry"),
         (["--budget", "token=5k"], "did you mean 'tokens'"),
     ],

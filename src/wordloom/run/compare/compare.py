@@ -37,8 +37,9 @@ from wordloom.training.stopping import sigterm_interrupts
 log = logging.getLogger(__name__)
 
 SETTINGS = "compare.json"
-# Settings that may change when a comparison is continued: they add entries, seeds and tasks.
-_FREE = ("families", "recipes", "seeds", "tasks")
+# Settings that may change when a comparison is continued.
+_ADDED = ("families", "recipes", "tasks")  # those of before stay
+_FREE = (*_ADDED, "seeds")
 _UNEQUAL = 0.02  # a difference in parameters that is reported
 _OFF = 1.25  # a ratio of the time taken to a budget in minutes that is reported, or its inverse
 
@@ -61,18 +62,23 @@ def compare(
     progress = progress or TrainingProgress()
     base = base_recipe(settings, progress)
     folder = Path(out) if out is not None else Path("runs") / f"{base.name}-compare"
-    if dry_run and not (folder / SETTINGS).exists():
+    file = folder / SETTINGS
+    if dry_run and not (file.exists() and _has_begun(folder)):
         with tempfile.TemporaryDirectory() as temporary:
             shared = Shared(settings=settings, base=base, folder=Path(temporary), progress=progress)
             shared.check_text()
             return list(Comparison(shared).schedule.planned())
     with locked(folder, "compares"), sigterm_interrupts():
-        _check_folder(folder, settings)
+        settings = _continued(folder, settings)
+        if not file.exists():
+            keep(file, settings.as_dict())
         shared = Shared(settings=settings, base=base, folder=folder, progress=progress)
         shared.check_text()
         comparison = Comparison(shared)
         if dry_run:
             return list(comparison.schedule.planned())
+        list(shared.entries)  # raises for mistakes, which are not kept
+        keep(file, settings.as_dict())
         try:
             comparison.train()
             return comparison.result()
@@ -82,17 +88,25 @@ def compare(
             return comparison.result()
 
 
-def _check_folder(folder: Path, settings: Settings) -> None:
-    """Write the settings into a new folder; raise CheckpointError for a folder with others."""
+def _has_begun(folder: Path) -> bool:
+    """Return whether a run of the comparison in ``folder`` has begun."""
+    return any(next((folder / name).glob("*/recipe.toml"), None) for name in ("trials", "models"))
+
+
+def _continued(folder: Path, settings: Settings) -> Settings:
+    """Return ``settings`` with the families, recipes and tasks that the comparison in ``folder`` has already.
+
+    What an earlier call left in a folder without runs is removed.  Raises CheckpointError for a folder with
+    other settings.
+    """
     file = folder / SETTINGS
     wanted = json.loads(json.dumps(settings.as_dict()))
     if not file.exists() and any(path.name != ".lock" for path in folder.iterdir()):
         raise CheckpointError(f"{folder} is not empty and holds no comparison; choose another --out")
-    if not any((folder / name).exists() for name in ("trials", "models")):  # it stopped before the first run
+    if not _has_begun(folder):
         shutil.rmtree(folder / "tokenizer", ignore_errors=True)
         (folder / "text.json").unlink(missing_ok=True)
-        keep(file, wanted)
-        return
+        return settings
     known = kept(file, remedy="choose another --out")
     changed = [key for key in wanted if known.get(key) != wanted[key] and key not in _FREE]
     if changed:
@@ -101,7 +115,8 @@ def _check_folder(folder: Path, settings: Settings) -> None:
             f"{folder} holds a comparison with other settings ({shown}); give the same ones, or choose "
             "another --out"
         )
-    keep(file, wanted)
+    every: dict[str, Any] = {key: list(dict.fromkeys([*known[key], *wanted[key]])) for key in _ADDED}
+    return replace(settings, **every)
 
 
 class RunProgress(TrainingProgress):

@@ -15,6 +15,7 @@ from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe, load_recipe
 from wordloom.recipe.data import CausalData
 from wordloom.recipe.reading import shipped_recipes
+from wordloom.recipe.training import TrainSettings
 from wordloom.run.checkpoint.kinds import OF_SETS
 from wordloom.run.compare.budget import Budget, short
 from wordloom.run.compare.entries import DEFAULT, SHARED, check_families
@@ -125,9 +126,17 @@ def _check_overrides(overrides: Sequence[str]) -> None:
     """Raise RecipeError for a key that the comparison decides, and that would have no effect."""
     shared = [f"train.{name}" for name in SHARED]
     for override in overrides:
-        key = override.partition("=")[0].strip()
+        key, equals, _ = override.partition("=")
+        key = key.strip()
+        if not equals:
+            raise RecipeError(
+                f"{override} is no KEY=VALUE; a comparison reads one text or recipe, so quote a pattern such "
+                "as '*.txt'"
+            )
         if key == "seed" or key in shared or key.startswith(("data.", "tokenizer.")):
             continue
+        if key.startswith("train.") and key.removeprefix("train.") not in TrainSettings.model_fields:
+            continue  # the recipe refuses it, and names similar keys
         if key.startswith("model."):
             raise RecipeError(
                 f"{key}: the comparison sizes its models by --parameters; enter a model of your own with "
