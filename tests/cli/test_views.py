@@ -14,9 +14,9 @@ from tests.run.bodies import write_body
 from typer.testing import CliRunner
 
 from wordloom.cli import app
-from wordloom.cli.inspect.texts import windows_to_read
+from wordloom.cli.inspect.texts import token_of, windows_to_read
 from wordloom.data.text import documents as documents_module
-from wordloom.errors import WordloomError
+from wordloom.errors import GenerationError, WordloomError
 from wordloom.models import GPT2Config, LlamaConfig, RNNConfig, build
 from wordloom.run import LanguageModel, TextEncoder, load_as
 from wordloom.run.views import words as words_module
@@ -216,3 +216,12 @@ def test_contexts_of_neurons_are_kept(folder: Path, tmp_path: Path) -> None:
     assert run(folder, "llama", VIEWS["memories"], "--store", store) == first
     with pytest.raises(WordloomError, match="another model, text or setting"):
         run(folder, "gpt2", VIEWS["memories"], "--store", store)
+
+
+def test_a_word_whose_token_has_a_space_is_named_with_it(data: Path) -> None:
+    tokenizer = Tokenizer.from_pretrained(data / "tokenizers" / "llama-tokenizer.model")
+    texts = {tokenizer.token_text(i): i for i in range(tokenizer.vocab_size)}
+    word = next(text for text in texts if len(text) > 5 and text[0] == " " and text[1:] not in texts)
+    assert token_of(tokenizer, word, "--target") == texts[word]
+    with pytest.raises(GenerationError, match=f"'{word[1:]}' is no token, and '{word}' is; write its space"):
+        token_of(tokenizer, word[1:], "--target")

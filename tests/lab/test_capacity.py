@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from wordloom.errors import CheckpointError, ConfigError
+from wordloom.errors import CheckpointError, ConfigError, DeviceError
 from wordloom.lab.capacity.bits import BIOGRAPHIES, KnowledgeSpace, Nats
 from wordloom.lab.capacity.comparing import compare
 from wordloom.lab.capacity.experiment import run
@@ -713,3 +713,9 @@ def test_ctrl_c_saves_and_names_the_command_to_continue(forked: partial, tmp_pat
     assert "Traceback" not in stderr
     assert f"lab capacity train --out {out} --resume" in stderr
     assert list((out / "checkpoints").glob("step-*"))
+
+
+def test_a_device_that_is_not_here_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="'cuda:77' is not on this machine"):
+        run(tmp_path / "run", {"people": 5, "exposures": 5}, device="cuda:77")
+    assert not (tmp_path / "run").exists()

@@ -45,6 +45,11 @@ def test_where_a_word_ends(rng: random.Random) -> None:
         assert ids == tokenizer.encode_ids(text)
     with pytest.raises(GenerationError, match="the word 'mole' does not occur in 'moles'"):
         place_of(tokenizer, "moles", "mole")
+    ids, place = place_of(tokenizer, "a hole. b", ".")
+    assert tokenizer.decode(ids[: place + 1]) == "a hole."
+    for word in ("", " "):
+        with pytest.raises(GenerationError, match="is empty; give one that occurs in every text"):
+            place_of(tokenizer, "mole", word)
 
 
 def test_mistakes_get_one_line(rng: random.Random) -> None:

@@ -127,6 +127,8 @@ def token_of(tokenizer: Tokenizer, text: str, option: str) -> int:
     found = tokenizer.token_to_id(text)
     if found is not None:
         return found
-    ids = tokenizer.encode_ids(text, specials="text")
-    pieces = " ".join(repr(tokenizer.token_text(i)) for i in ids) or "none"
-    raise GenerationError(f"{option} {text!r} is {len(ids)} tokens, {pieces}; name one token")
+    pieces = [tokenizer.token_text(i) for i in tokenizer.encode_ids(text, specials="text")]
+    if len(pieces) == 1:  # it begins a word, with its space
+        raise GenerationError(f"{option} {text!r} is no token, and {pieces[0]!r} is; write its space too")
+    shown = " ".join(map(repr, pieces)) or "none"
+    raise GenerationError(f"{option} {text!r} is {len(pieces)} tokens, {shown}; name one token")

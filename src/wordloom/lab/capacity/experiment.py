@@ -33,6 +33,7 @@ from wordloom.training.checkpoint import (
 )
 from wordloom.training.hooks import Evaluate, Log, cut_metrics
 from wordloom.training.plan import Costs
+from wordloom.training.precision import choose_device
 from wordloom.training.ranks import Ranks
 from wordloom.training.trainer import Hook, StepRecord, Trainer
 
@@ -61,10 +62,12 @@ def run(
         save_seconds: the seconds between two checkpoints.
         progress: shows the progress.
 
-    Raises ConfigError for impossible settings, and CheckpointError for a folder that cannot be used.
+    Raises ConfigError for impossible settings, DeviceError for a device that is not here, and CheckpointError
+    for a folder that cannot be used.
     """
     progress = progress or TrainingProgress()
     settings = _resumed_settings(out, given) if resume else _new_settings(out, given)
+    choose_device(device)  # raises for one that is not here, before there is a folder
     with locked(out, "is training"):
         if resume and (out / RESULT).exists():
             progress.say(f"{out} is finished")

@@ -34,12 +34,19 @@ def compare_word(loaded: LanguageModel | TextEncoder, word: str, texts: Sequence
 def place_of(tokenizer: Tokenizer, text: str, word: str) -> tuple[list[int], int]:
     """Return the ids of ``text``, and where the last token of the first ``word`` in it stands.
 
-    Raises GenerationError for a text without the word.
+    Letters and digits must not continue the word.  Raises GenerationError for an empty word, and for a text
+    without the word or in which it has no token.
     """
-    match = re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text)
+    if not word.strip():
+        raise GenerationError(f"the word {word!r} is empty; give one that occurs in every text")
+    before = r"(?<!\w)" if re.match(r"\w", word) else ""
+    behind = r"(?!\w)" if re.search(r"\w\Z", word) else ""
+    match = re.search(before + re.escape(word) + behind, text)
     if match is None:
         raise GenerationError(f"the word {word!r} does not occur in {text!r}")
     encoded = tokenizer.encode(text, specials="text")
     first, stop = match.span()
     inside = [at for at, (start, end) in enumerate(encoded.offsets) if start < stop and end > first]
+    if not inside:
+        raise GenerationError(f"the tokenizer gives no token for the word {word!r} in {text!r}")
     return list(encoded.ids), inside[-1]
