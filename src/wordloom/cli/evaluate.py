@@ -213,7 +213,9 @@ def print_scores(console: Console, scores: Scores, seconds: float) -> None:
 
 
 def _singular(name: str) -> str:
-    return f"{name.removesuffix('ies')}y" if name.endswith("ies") else name.removesuffix("s")
+    if name.endswith("ies") and name != "ties":
+        return f"{name.removesuffix('ies')}y"
+    return name.removesuffix("s")
 
 
 def _number(value: float) -> str:

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 
-def plain_table(title: str | None, *columns: str) -> Table:
+class PlainTable(Table):
+    """A table whose strings are shown as they are: brackets of names and texts are no markup."""
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        super().add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+
+
+def plain_table(title: str | None, *columns: str) -> PlainTable:
     """Return a table whose first column holds names and the others numbers."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False)
+    shown = None if title is None else Text(title)
+    table = PlainTable(
+        title=shown, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False
+    )
     for i, column in enumerate(columns):
-        table.add_column(column, justify="right" if i else "left", no_wrap=True)
+        table.add_column(Text(column), justify="right" if i else "left", no_wrap=True)
     return table
 
 
