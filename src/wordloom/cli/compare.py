@@ -66,7 +66,9 @@ def command(
     ),
     out: Path | None = option(None, "The folder of the comparison.  [default: runs/NAME-compare]"),
     dry_run: bool = option(
-        False, "Print the models and their runs, and end; a budget in minutes times each first.", "--dry-run"
+        False,
+        "Print the models and their runs, and stop there.  A budget in minutes still times each model.",
+        "--dry-run",
     ),
     json: bool = option(False, "Print the result as JSON.", "--json"),
     verbose: options.VERBOSE = False,

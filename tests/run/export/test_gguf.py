@@ -7,6 +7,7 @@ import json
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,7 @@ def test_a_sentencepiece_tokenizer_that_changes_texts_is_refused(data: Path, tmp
     for steps, change in changes.items():
         tokenizer = Tokenizer({**released.definition, **change})
         assert tokenizer.kind == "llama"
-        with pytest.raises(CheckpointError, match=f"also has the steps {steps}, which would give other"):
+        with pytest.raises(CheckpointError, match=f"gives other tokens: .* and this one has {steps}; use"):
             tokenizer_fields(tokenizer, tokenizer.vocab_size)
     assert tokenizer_fields(released, released.vocab_size)["ggml.add_space_prefix"]
 
@@ -259,6 +260,12 @@ def test_what_llama_cpp_does_not_compute_is_refused_in_one_line(tmp_path: Path, 
     save_model(model, folder, tokenizer=byte)
     with pytest.raises(CheckpointError, match=r"output\.weight has numbers beyond 65,504"):
         export_gguf(folder, tmp_path / "out.gguf")
+    wide = build(LlamaConfig(**{**shape, "dim": 32}))
+    with torch.no_grad():
+        wide.lm_head.weight[0, 31] = 8_400_000
+    save_model(wide, tmp_path / "wide", tokenizer=byte)
+    with pytest.raises(CheckpointError, match=r"output\.weight has numbers beyond 8,319,008, which q8_0"):
+        export_gguf(tmp_path / "wide", tmp_path / "out.gguf", kind="q8_0")
     assert not [*tmp_path.glob("*.gguf*"), *tmp_path.glob(".*")]
     export_gguf(folder, tmp_path / "out.gguf", kind="bf16")
     with pytest.raises(CheckpointError, match=r"out\.gguf' exists; choose another name, or replace it"):
@@ -277,3 +284,8 @@ def test_the_command_and_a_band_as_long_as_the_context(tmp_path: Path, rng: rand
     first, note = done.stdout.splitlines()
     assert first.startswith(f"wrote {tmp_path}/mine/mine-f32.gguf: llama, ")
     assert note == "note: llama.cpp leaves out characters that the vocabulary does not have"
+    tokenizer = Tokenizer.train(["abc"], kind="byte", special_tokens=[])
+    assert tokenizer.eos_id is None
+    save_model(build(replace(config, vocab_size=256)), tmp_path / "endless", tokenizer=tokenizer)
+    endless = export_gguf(tmp_path / "endless", tmp_path / "endless.gguf", kind="f32")
+    assert any("llama.cpp takes token 11 for it" in note for note in endless.notes)

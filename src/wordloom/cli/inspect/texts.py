@@ -128,7 +128,7 @@ def token_of(tokenizer: Tokenizer, text: str, option: str) -> int:
     if found is not None:
         return found
     pieces = [tokenizer.token_text(i) for i in tokenizer.encode_ids(text, specials="text")]
-    if len(pieces) == 1:  # it begins a word, with its space
+    if pieces == [f" {text}"]:
         raise GenerationError(f"{option} {text!r} is no token, and {pieces[0]!r} is; write its space too")
     shown = " ".join(map(repr, pieces)) or "none"
-    raise GenerationError(f"{option} {text!r} is {len(pieces)} tokens, {shown}; name one token")
+    raise GenerationError(f"{option} {text!r} is not one token, but {shown}; name one token")

@@ -41,7 +41,7 @@ SETTINGS = "compare.json"
 _ADDED = ("families", "recipes", "tasks")  # those of before stay
 _FREE = (*_ADDED, "seeds")
 _UNEQUAL = 0.02  # a difference in parameters that is reported
-_OFF = 1.25  # a ratio of the time taken to a budget in minutes that is reported, or its inverse
+_MISSED = 1.25  # a factor between the time taken and a budget in minutes that is reported
 
 
 def compare(
@@ -333,7 +333,9 @@ class Comparison:
 def _missed_minutes(rows: Sequence[Row], wanted: float) -> Iterator[str]:
     """Yield a note if models took other times than the minutes that they were planned for."""
     taken = [(row.title, row.minutes) for row in rows if row.minutes is not None]
-    missed = [f"{title} {minutes:.1f}" for title, minutes in taken if not 1 / _OFF < minutes / wanted < _OFF]
+    missed = [
+        f"{title} {minutes:.1f}" for title, minutes in taken if not 1 / _MISSED < minutes / wanted < _MISSED
+    ]
     if missed:
         yield (
             f"planned for {wanted:g} minutes each, these models took {', '.join(missed)}: the machine was "

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -111,6 +110,9 @@ def write_gguf(
     return dict(counts)
 
 
+_LARGEST = {"f16": 65_504, "q8_0": 127 * 65_504}  # the scale of a block in q8_0 is an f16
+
+
 def _package() -> Any:
     try:
         import gguf
@@ -155,11 +157,12 @@ def _encoded(gguf: Any, name: str, tensor: Tensor, kind: Kind) -> NDArray[Any]:
     numbers = tensor.detach().float().numpy()
     if kind == "f32":
         return numbers
+    largest = _LARGEST.get(kind)
+    if largest is not None and not bool((tensor.detach().abs() <= largest).all()):
+        raise CheckpointError(
+            f"the tensor {name} has numbers beyond {largest:,}, which {kind} cannot store; choose bf16 or f32"
+        )
     if kind == "f16":
-        if not bool((tensor.detach().abs() <= torch.finfo(torch.float16).max).all()):
-            raise CheckpointError(
-                f"the tensor {name} has numbers beyond 65,504, which f16 cannot store; choose bf16 or f32"
-            )
         return numbers.astype(np.float16)
     encoded: NDArray[Any] = gguf.quants.quantize(numbers, getattr(gguf.GGMLQuantizationType, kind.upper()))
     return encoded
@@ -170,6 +173,11 @@ def _notes(architecture: str, tokenizer: Any) -> tuple[str, ...]:
     if architecture == "granite_swa":
         notes.append(
             "the bands need a llama.cpp that knows the architecture granite_swa; older ones refuse the file"
+        )
+    if tokenizer.eos_id is None and tokenizer.kind != "llama":
+        notes.append(
+            "the tokenizer has no end-of-text token, and llama.cpp takes token 11 for it: it ends each text "
+            "there.  Train with an end-of-text token in tokenizer.special_tokens"
         )
     if tokenizer.kind == "char":
         notes.append("llama.cpp leaves out characters that the vocabulary does not have")

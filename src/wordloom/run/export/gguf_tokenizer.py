@@ -133,8 +133,8 @@ def _sentencepiece(definition: Definition) -> dict[str, Any]:
     if not marks or tokenizer_json.pre_tokenizers(definition):
         found = ", ".join(step["type"] for step in (*steps, *tokenizer_json.pre_tokenizers(definition)))
         raise CheckpointError(
-            "llama.cpp's SentencePiece tokenizer changes nothing but spaces, and this one also has the steps "
-            f"{found or 'none'}, which would give other tokens; use it in transformers"
+            "llama.cpp gives other tokens: its SentencePiece tokenizer has the steps Prepend and Replace, or "
+            f"Replace alone, for spaces, and this one has {found or 'no steps'}; use transformers"
         )
     vocabulary, scores = tokenizer_json.model_vocabulary(definition), dict[str, float]()
     for rank, (left, right) in enumerate(tokenizer_json.merge_pairs(definition)):
