@@ -120,7 +120,7 @@ class WordloomLM(TemplateLM):
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
         """Return the ids of a text, behind the token that begins prompts unless the text has it."""
         ids: list[int] = list(self.tokens.encode_ids(string, specials="interpret"))
-        bos = self.tokens.bos_id if self.tokens.adds_bos and add_special_tokens is not False else None
+        bos = None if add_special_tokens is False else self.tokens.start_id
         if bos is None or (add_special_tokens is None and ids[:1] == [bos]):
             return ids
         return [bos, *ids]

@@ -211,7 +211,7 @@ class TruncatedBPTT:
     """:func:`causal_lm` on consecutive windows of a stream; gradients stay within a window.
 
     Williams & Peng 1990, with equal numbers of forward and backward steps.  Each stream carries its recurrent
-    state from batch to batch, and starts with zeros.
+    state from batch to batch, and starts with zeros, as do the ``restarts`` of a batch.
 
     Attributes:
         carried: the state of each layer for the streams that were read, h [rows, R] and, in an LSTM, c
@@ -232,6 +232,8 @@ class TruncatedBPTT:
         if not batch.fresh:
             for layer, parts in zip(cache.layers, self.carried, strict=True):
                 layer.state = tuple(part[rows].to(batch.tokens.device) for part in parts)
+                if batch.restarts is not None:
+                    layer.state = tuple(part.masked_fill(batch.restarts[:, None], 0) for part in layer.state)
         hidden = model.hidden(
             batch.tokens, positions=batch.positions, documents=batch.documents, cache=cache
         )  # [B, T, D]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 
 import pytest
 import torch
@@ -97,6 +98,7 @@ steps = 1
         run("evaluate", checkpoint)
 
 
+@pytest.mark.skipif("WORDLOOM_DATA" not in os.environ, reason="WORDLOOM_DATA is not set")
 def test_a_named_set_decides_the_task(checkpoint, tmp_path):
     """blimp is compared in pairs, copa answered by likelihood; --task text reads a set as any text."""
     pairs = json.loads(run("evaluate", checkpoint, "blimp", "--first", "1", "--json").stdout)

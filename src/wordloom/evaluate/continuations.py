@@ -26,7 +26,7 @@ class ContinuationReader:
 
     def __init__(self, tokenizer: Tokenizer, window: int | None) -> None:
         self.tokenizer, self.window = tokenizer, window
-        self.before = [tokenizer.bos_id] if tokenizer.adds_bos else []
+        self.before = [] if tokenizer.start_id is None else [tokenizer.start_id]
         self.truncated = 0
         self._digest = hashlib.sha256()
 

@@ -12,6 +12,7 @@ from wordloom.errors import EvaluationError
 from wordloom.evaluate.likelihood import BATCH_TOKENS, Stretch, likelihoods
 from wordloom.evaluate.reading import Reader
 from wordloom.models import context_limit
+from wordloom.nn.recurrent import Recurrent
 
 if TYPE_CHECKING:
     from wordloom.data import Document
@@ -41,7 +42,8 @@ def bits_by_position(
     """Return bits per byte by the number of tokens that the model has read before.
 
     Each document is divided into windows of ``window`` tokens (None: the model's ``max_seq_len``), and the
-    model reads every window from its beginning.  Positions 1 to 16 are a group, 17 to 32, 33 to 64, ...
+    model reads every window from its beginning; a recurrent one, whose state is empty there, behind the start
+    token.  Positions 1 to 16 are a group, 17 to 32, 33 to 64, ...
 
     Raises EvaluationError for a window that the model cannot read, for a tokenizer that loses characters, and
     for a text without tokens to predict.
@@ -54,6 +56,7 @@ def bits_by_position(
         allowed = f"1 to {longest}" if longest is not None else "1 or more"
         raise EvaluationError(f"a window of {window} tokens does not fit the model; allowed: {allowed}")
     reader = Reader(tokenizer, start="auto", end="none", specials=specials)
+    starts_anew = any(isinstance(module, Recurrent) for module in model.modules())
     nats, sizes, counts = (np.zeros(window) for _ in range(3))
 
     def stretches() -> Any:
@@ -63,7 +66,11 @@ def bits_by_position(
             inputs, targets, size = text.sequence[:-1], text.sequence[1:], text.token_bytes[1:]
             for begin in range(0, len(inputs), window):
                 part = slice(begin, begin + window)
-                yield size[part], Stretch(inputs[part], targets[part])
+                before = reader.before if begin and starts_anew else []
+                yield (
+                    size[part],
+                    Stretch(np.concatenate([before, inputs[part]]).astype(np.int64), targets[part]),
+                )
 
     for size, found in likelihoods(model, stretches(), batch_size=max(1, BATCH_TOKENS // window)):
         n = len(found.nats)

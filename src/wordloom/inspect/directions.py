@@ -116,7 +116,11 @@ class Geometry(View):
                 ("directions", "least possible (Welch)", "of random ones (Johnson-Lindenstrauss)"),
                 bounds,
             ),
-            Table(f"Random directions that fit into {D} dimensions", ("|cosine| below", "number"), fits),
+            Table(
+                f"Random directions in {D} dimensions that fit by the bound of Johnson and Lindenstrauss",
+                ("|cosine| below", "number"),
+                fits,
+            ),
         ]
 
     def notes(self) -> Sequence[str]:
@@ -146,6 +150,7 @@ class Geometry(View):
             panel.set_title(f"{group.name}: {group.N:,} in {group.D} dimensions", fontsize=FONT)
             panel.set_xlabel("cosine of a pair", fontsize=FONT - 1)
             panel.set_yticks([])
+            panel.set_ylabel("share of pairs", fontsize=FONT - 1)
             panel.tick_params(labelsize=FONT - 1)
             hide_frame(panel)
         panels[0].legend(frameon=False, fontsize=FONT - 1)
@@ -154,8 +159,8 @@ class Geometry(View):
 
 def _count(value: float) -> str:
     if value < 2:
-        return "1"
-    return f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"
+        return "no pair"
+    return f"{math.floor(value):,}" if value < 1e6 else f"{value:.1e}"
 
 
 def geometry(model: Any, *, seed: int = 0) -> Geometry:

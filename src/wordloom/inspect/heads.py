@@ -68,10 +68,9 @@ class HeadScores(View):
     def figure(self) -> Any:
         """Return a grid for each score: layers up, heads across."""
         layers, heads = self.scores["previous"].shape
-        shown = ("previous", "induction", "duplicate", "first")
-        figure = new_figure((1.2 + len(shown) * (0.9 + 0.22 * heads), 1.3 + 0.24 * layers))
-        panels = figure.subplots(1, len(shown), squeeze=False)[0]
-        for panel, name in zip(panels, shown, strict=True):
+        figure = new_figure((1.2 + len(SCORES) * (0.9 + 0.22 * heads), 1.3 + 0.24 * layers))
+        panels = figure.subplots(1, len(SCORES), squeeze=False)[0]
+        for panel, name in zip(panels, SCORES, strict=True):
             image = panel.imshow(self.scores[name].numpy(), origin="lower", cmap="Blues", vmin=0, vmax=1)
             panel.set_title(name, fontsize=FONT)
             panel.set_xlabel("head", fontsize=FONT - 1)

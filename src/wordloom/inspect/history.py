@@ -60,9 +60,13 @@ class HeadHistory(View):
                 image = panel.imshow(grid, origin="lower", cmap="Blues", vmin=0, vmax=1)
                 panel.set_xticks([])
                 panel.set_yticks([])
+            row[0].set_yticks(range(0, layers, 1 + layers // 8))
+            row[0].tick_params(labelsize=FONT - 3, length=0)
             row[0].set_ylabel(f"{name}\nlayer", fontsize=FONT - 1)
         for top, bottom, i in zip(panels[0], panels[-1], taken, strict=True):
             top.set_title(f"step {self.steps[i]:,}", fontsize=FONT - 1)
+            bottom.set_xticks(range(0, heads, 1 + heads // 8))
+            bottom.tick_params(labelsize=FONT - 3, length=0)
             bottom.set_xlabel("head", fontsize=FONT - 1)
         add_colour_bar(panels, image, "mean weight", FONT - 1)
         return figure

@@ -142,6 +142,11 @@ class CausalData(LabelColumns, TextData):
     """Keep attention within a document, and restart positions at each document."""
     mask_document_starts: bool | None = None
     """Leave the first token of a document unscored. By default as data.document_mask."""
+    restart_share: Annotated[
+        float, OnlyIf("train.objective", ("truncated_bptt",)), OnlyIf("document_mask", (False,))
+    ] = Field(0.1, ge=0, le=1)
+    """Share of the windows that begin with an empty recurrent state and the end token, as every text does
+    when the model is used."""
     label_prefix: bool = False
     """Read labelled rows as text: each text follows a special token of its label, such as <Italian>, so that
     a label can be generated from."""

@@ -105,9 +105,25 @@ def causal_part(
         "mask_document_starts": d.mask_document_starts,
     }
     if recipe.train.objective == "truncated_bptt":
-        return ContiguousBatches(shards, rows=recipe.train.batch_size if is_training else 1, **settings)
+        settings["start_id"] = start_id(recipe, tokenizer)
+        if not is_training:
+            return ContiguousBatches(shards, rows=1, **settings)
+        restart_share = d.restart_share if settings["start_id"] is not None else 0.0
+        settings |= {"restart_share": restart_share, "seed": recipe.seed}
+        return ContiguousBatches(shards, rows=recipe.train.batch_size, **settings)
     order: Order = d.order if is_training else "sequential"
     return CausalBatches(shards, seed=recipe.seed, order=order, **settings)
+
+
+def start_id(recipe: Recipe, tokenizer: Tokenizer) -> int | None:
+    """Return the token that a recurrent model reads behind an empty state; None if it learns of none.
+
+    With a document mask each document begins with an empty state, and the end token before it is masked.
+    """
+    d = recipe.data_as(CausalData)
+    if recipe.train.objective != "truncated_bptt" or d.document_mask or not d.restart_share:
+        return None
+    return tokenizer.bos_id if tokenizer.adds_bos else tokenizer.eos_id
 
 
 def corpus_tokenizer(recipe: Recipe, corpus: AnyCorpus, progress: TrainingProgress) -> Tokenizer:

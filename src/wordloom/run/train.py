@@ -34,7 +34,7 @@ from wordloom.run.tasks.preference import preference_task
 from wordloom.run.tasks.sentence_embeddings import sentence_task
 from wordloom.run.tasks.task import Task, total_steps
 from wordloom.run.tasks.translation.task import translation_task
-from wordloom.run.views.watching import watched
+from wordloom.run.views.watching import check_watched, watched
 from wordloom.training import Evaluate, Plan, Save, Trainer, make_plan, tune_allocator
 from wordloom.training.checkpoint import (
     checkpoint_steps,
@@ -167,6 +167,7 @@ def _train(
     """Build what ``recipe`` names, train, and leave the finished model in the folder of ``run``."""
     if recipe.train.threads is not None:
         torch.set_num_threads(recipe.train.threads)
+    check_watched(recipe.train.inspect)
     is_tuned = recipe.train.allocator == "tuned" and tune_allocator()
     with ranks.first_before_others(), without_weights(is_sent_weights(recipe)):
         task, model, old = _build(recipe, resumed, progress)
@@ -203,6 +204,8 @@ def _train(
         check_metric(trainer, task)
     writer = tensorboard() if s.tensorboard and ranks.is_first else None
     views = watched(s.inspect, task.tokenizer, trainer.model) if ranks.is_first else []
+    if views:
+        progress.say(f"views       {', '.join(view.name for view in views)}: in {run.path / 'views'}")
     with ranks.together():
         if ranks.is_first:
             run.begin(recipe, task.ledger)

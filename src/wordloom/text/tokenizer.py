@@ -28,6 +28,7 @@ _GENERIC = "PreTrainedTokenizerFast"  # the tokenizer_class of transformers that
 # A key of tokenizer_config.json: the frame that a task head put around texts, and the settings it replaced.
 # They are restored on loading, because the next model that uses the tokenizer has another frame or none.
 _BEFORE_FRAME = "wordloom_before_frame"
+_STARTS_WITH_EOS = "wordloom_starts_with_eos"
 
 
 class Tokenizer:
@@ -209,12 +210,16 @@ class Tokenizer:
         return self._encoder.encode_batch(texts, specials)
 
     def prompt_ids(self, text: str | bytes, *, specials: Specials = "refuse") -> list[int]:
-        """Return the ids of a prompt: those of ``text``, with bos first if :attr:`adds_bos` is true and
-        they do not begin with it."""
-        ids = self.encode_ids(text, specials=specials)
-        if self.bos_id is not None and self.adds_bos and ids[:1] != [self.bos_id]:
-            return [self.bos_id, *ids]
-        return ids
+        """Return the ids of ``text`` as a prompt, behind :attr:`start_id` unless they begin with it."""
+        ids, start = self.encode_ids(text, specials=specials), self.start_id
+        return ids if start is None or ids[:1] == [start] else [start, *ids]
+
+    @property
+    def start_id(self) -> int | None:
+        """The token before every prompt: bos if :attr:`adds_bos` is true, eos of :meth:`with_start`."""
+        if self.adds_bos:
+            return self.bos_id
+        return self.eos_id if self._config.get(_STARTS_WITH_EOS) else None
 
     @property
     def chat_template(self) -> str | None:
@@ -324,6 +329,15 @@ class Tokenizer:
         A tokenizer without eos is returned unchanged.
         """
         return self if self.eos_id is None else self.with_frame((), (self.eos_id,), (self.eos_id,))
+
+    def with_start(self) -> Tokenizer:
+        """Return the tokenizer with eos before every prompt, unless it adds a bos or has no eos.
+
+        Only Wordloom reads this from a model folder.
+        """
+        if self.adds_bos or self.eos_id is None:
+            return self
+        return self._changed({**self._config, _STARTS_WITH_EOS: True})
 
     def with_frame(
         self,

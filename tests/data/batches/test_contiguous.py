@@ -82,6 +82,47 @@ def test_documents_kept_apart_say_where_they_begin(make_shards):
         assert (int(targets[at]) == IGNORE) == (at + 1 in ends)
 
 
+@given(
+    share=st.sampled_from([0.0, 0.03, 0.3, 0.5, 1.0]),
+    rows=st.integers(1, 5),
+    seq_len=st.integers(1, 9),
+    start_id=st.sampled_from([None, 999]),
+    seed=st.integers(0, 2**40),
+)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_some_windows_begin_anew(make_shards, share, rows, seq_len, start_id, seed):
+    shards = make_shards(*documents(300, 1, 57))
+    plain = ContiguousBatches(shards, seq_len=seq_len, rows=rows)
+    batches = ContiguousBatches(
+        shards, seq_len=seq_len, rows=rows, restart_share=share, start_id=start_id, seed=seed
+    )
+    for at in (0, rows, 40 * rows):
+        batch, without = batches.batch(at, rows), plain.batch(at, rows)
+        assert torch.equal(batch.targets, without.targets)
+        assert torch.equal(batch.tokens[:, 1:], without.tokens[:, 1:])
+        anew = torch.zeros(rows, dtype=torch.bool) if batch.restarts is None else batch.restarts
+        assert bool(anew.all()) if share == 1 else share or batch.restarts is None
+        begins = anew | batch.fresh
+        assert batch.fresh == (at // rows % batches.windows == 0)
+        own = without.tokens[:, 0]
+        assert torch.equal(batch.tokens[:, 0], own if start_id is None else torch.where(begins, 999, own))
+        last = batches.batch(at + rows - 1, 1)
+        assert torch.equal(last.tokens, batch.tokens[-1:])
+        assert batch.restarts is None or torch.equal(last.restarts, batch.restarts[-1:])
+
+
+def test_restarts_have_the_share_that_was_asked_for(make_shards):
+    shards = make_shards(*[[5]] * 9000, vocab_size=8)
+    batches = ContiguousBatches(shards, seq_len=2, rows=20, restart_share=0.1, start_id=6, seed=3)
+    parts = [batches.batch(at, 20) for at in range(0, 10_000, 20)]
+    restarts = torch.cat([part.restarts for part in parts])
+    assert abs(int(restarts.sum()) - 1000) < 5 * 30  # five deviations of a binomial distribution
+    assert batches.ledger.notes[-1] == "restarts: 0.1 of the windows begin with an empty state"
+    for wrong in (-0.1, 1.5):
+        with pytest.raises(DataError, match="restart_share"):
+            ContiguousBatches(shards, seq_len=2, rows=20, restart_share=wrong)
+
+
 def test_what_decides_the_batches_is_in_their_fingerprint(make_shards):
     shards = make_shards(*documents(40))
     first = ContiguousBatches(shards, seq_len=4, rows=2)
@@ -90,8 +131,11 @@ def test_what_decides_the_batches_is_in_their_fingerprint(make_shards):
         {"seq_len": 5, "rows": 2},
         {"seq_len": 4, "rows": 3},
         {"seq_len": 4, "rows": 2, "document_mask": True},
+        {"seq_len": 4, "rows": 2, "restart_share": 0.1},
+        {"seq_len": 4, "rows": 2, "restart_share": 0.1, "seed": 1},
+        {"seq_len": 4, "rows": 2, "start_id": 1},
     ]
-    assert len({first.fingerprint, *(ContiguousBatches(shards, **each).fingerprint for each in others)}) == 4
+    assert len({first.fingerprint, *(ContiguousBatches(shards, **each).fingerprint for each in others)}) == 7
     for name in ("seq_len", "rows"):
         with pytest.raises(DataError, match=f"{name}=0 is not allowed"):
             ContiguousBatches(shards, **{"seq_len": 4, "rows": 2, name: 0})

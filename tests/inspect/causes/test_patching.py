@@ -76,7 +76,7 @@ def test_mistakes_get_one_line(rng: random.Random) -> None:
     model, clean, corrupt, _ = two_texts("llama", rng)
     with pytest.raises(GenerationError, match=r"tokens .* exchanged between texts of equal length only"):
         patching(model, clean, [*corrupt, 1])
-    with pytest.raises(GenerationError, match="target and foil are one token"):
+    with pytest.raises(GenerationError, match="the target and the foil are the same token"):
         patching(model, clean, corrupt, target=1, foil=1)
     with pytest.raises(GenerationError, match="equal logits"):
         patching(model, clean, clean, target=1, foil=2)

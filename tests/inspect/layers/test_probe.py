@@ -67,7 +67,7 @@ def test_accuracies_are_those_of_scikit_learn(rng: random.Random) -> None:
 
 def test_mistakes_get_one_line(rng: random.Random) -> None:
     model, _, _ = drawn("llama", rng)
-    with pytest.raises(DataError, match="have 1 labels"):
+    with pytest.raises(DataError, match="all texts have one label"):
         probe(model, [[1], [2]], ["a", "a"])
     with pytest.raises(DataError, match="2 texts are too few"):
         probe(model, [[1], [2]], ["a", "b"])

@@ -94,8 +94,9 @@ def test_the_last_evaluation_is_what_evaluate_says_of_the_joined_text(recurrent,
     lm = wordloom.load(tmp_path / "run")
     _, parts = prepare_recipe(recipe, tokenizer=lm.tokenizer, progress=TrainingProgress())
     ids = torch.from_numpy(parts["validation"].shards.tokens()[:].astype("int64"))
+    read = torch.cat([torch.tensor([lm.tokenizer.eos_id]), ids[1:-1]])  # the text begins with the end token
     with torch.no_grad():
-        logits = lm.model.eval()(ids[None, :-1])[0]
+        logits = lm.model.eval()(read[None])[0]
     whole = float(F.cross_entropy(logits, ids[1:]))
     assert result.metrics["loss"] == pytest.approx(whole, rel=1e-5)
     # the same text by `evaluate --joined`, whose first token follows an end of text
@@ -111,7 +112,7 @@ def test_the_last_evaluation_is_what_evaluate_says_of_the_joined_text(recurrent,
 
 
 def test_windows_one_after_another_are_one_long_one(recurrent, tmp_path):
-    recipe = load_recipe(recurrent(), ["model.dropout=0.0"])
+    recipe = load_recipe(recurrent(), ["model.dropout=0.0", "data.restart_share=0.0"])
     tokenizer, parts = prepare_recipe(recipe, tokenizer=None, progress=TrainingProgress())
     batches = parts["train"]
     model = build(
@@ -131,6 +132,65 @@ def test_windows_one_after_another_are_one_long_one(recurrent, tmp_path):
     assert count == 2 * 6 * n
     assert total / count == pytest.approx(float(whole), rel=1e-5)
     assert math.isfinite(total)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_tanh"])
+def test_a_window_that_begins_anew_knows_nothing_of_the_window_before(recurrent, cell):
+    recipe = load_recipe(recurrent(cell), ["model.dropout=0.0", "data.restart_share=0.4"])
+    tokenizer, parts = prepare_recipe(recipe, tokenizer=None, progress=TrainingProgress())
+    batches = parts["train"]
+    assert batches.start_id == tokenizer.eos_id
+    assert parts["validation"].batch(0, 1).restarts is None
+    assert int(parts["validation"].batch(0, 1).tokens[0, 0]) == tokenizer.eos_id
+    model = build(
+        RNNConfig(vocab_size=tokenizer.vocab_size, dim=16, cell=cell),
+        generator=torch.Generator().manual_seed(0),
+    )
+    objective, seen = TruncatedBPTT(), set()
+    state = None
+    with torch.no_grad():
+        for step in range(4):
+            batch = batches.batch(6 * step, 6)
+            objective(model, batch)
+            before, state = state, [[part.clone() for part in layer] for layer in objective.carried]
+            for row in range(6):
+                begins_anew = step == 0 or bool(batch.restarts[row])
+                cache = model.new_cache(1, batch.tokens.shape[1])
+                if not begins_anew:
+                    for layer, parts_of in zip(cache.layers, before, strict=True):
+                        layer.state = tuple(part[row : row + 1] for part in parts_of)
+                model.hidden(batch.tokens[row : row + 1], cache=cache)
+                for layer, parts_of in zip(cache.layers, state, strict=True):
+                    for ours, theirs in zip(layer.state, parts_of, strict=True):
+                        torch.testing.assert_close(ours, theirs[row : row + 1], rtol=1e-5, atol=1e-6)
+                if step:
+                    seen.add(begins_anew)
+    assert seen == {True, False}
+
+
+def test_a_model_of_one_long_document_reads_a_text_behind_the_end_token(recurrent, tmp_path):
+    # the end token is nowhere in such a text
+    text = " ".join(f"the {animal} sat on the mat." for animal in ("cat", "dog", "hen") * 400)
+    (tmp_path / "one.txt").write_text(text, encoding="utf-8")
+    settings = [
+        *("data.split=tail", "data.separator=file", f"data.train={tmp_path / 'one.txt'}", "train.epochs=8"),
+        *(
+            "tokenizer.kind=byte",
+            "tokenizer.vocab_size=none",
+            "train.schedule=constant",
+            "model.dropout=0.0",
+            "train.sample_every=0",
+        ),
+    ]
+    scores = {}
+    for share in (0.0, 0.3):
+        run = train(recurrent(), [*settings, f"data.restart_share={share}"], out=tmp_path / f"{share}")
+        lm = wordloom.load(run.folder)
+        first = lm.tokenizer.prompt_ids("the")[0]
+        assert (first == lm.tokenizer.eos_id) == (share > 0)  # what it has learned to begin with
+        found = perplexity(lm.model, lm.tokenizer, ["the cat sat on"], start="eos", end="none")
+        scores[share] = found["loss"].value
+    assert scores[0.3] < 0.7 * scores[0.0], scores
 
 
 @pytest.mark.threads2

@@ -13,7 +13,7 @@ from typer import Option
 
 from wordloom.cli.tables import plain_table, print_unwrapped
 from wordloom.cli.usage import refuse, refuse_existing
-from wordloom.errors import NonFiniteError
+from wordloom.errors import NonFiniteError, WordloomError
 
 if TYPE_CHECKING:
     from wordloom.inspect import View
@@ -25,8 +25,14 @@ HTML = Annotated[
 
 def check_outputs(ctx: typer.Context, plot: Path | None, html: Path | None, *, force: bool) -> None:
     """Raise WordloomError if ``plot`` or ``html`` cannot be written, or ``force`` has nothing to replace."""
+    from wordloom.inspect.figures import FORMATS
+
     if plot is None and html is None:
         refuse(ctx, "without --plot and --html no file is written", "force")
+    if html is not None and html.suffix.lower() in FORMATS:
+        raise WordloomError(
+            f"--html writes a page, and '{html}' names a picture; name a file that ends in .html"
+        )
     inputs = [ctx.params.get(name) for name in ("file", "facts", "store")]
     refuse_existing(html, plot=plot, force=force, inputs=inputs, models=[Path(ctx.obj)])
 

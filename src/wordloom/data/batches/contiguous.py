@@ -4,6 +4,11 @@ The text is divided into as many streams of equal length as a batch has rows. Ro
 window of stream b, so that the recurrent state at the end of a row is the state that the row needs in the
 next batch (Williams & Peng 1990; Mikolov et al. 2010).  A batch is a pure function of its samples' global
 numbers: sample s is window s // rows of stream s % rows.
+
+A model that only ever continues a stream never meets the empty state that each text begins with when the
+model is used.  Some windows therefore begin with an empty state, as in Melis et al. 2018 (arXiv:1707.05589,
+section 4), and with a start token instead of their first one.  Without the token it is not enough: an empty
+state means one thing and a carried one another, and the model learns to tell them apart late.
 """
 
 from __future__ import annotations
@@ -16,7 +21,13 @@ import torch
 from torch import Tensor
 
 from wordloom.data.batches.causal import IGNORE
-from wordloom.data.batches.order import document_names, settings_fingerprint
+from wordloom.data.batches.order import (
+    Purpose,
+    document_names,
+    keyed,
+    sample_numbers,
+    settings_fingerprint,
+)
 from wordloom.data.ledgers import Ledger
 from wordloom.data.shards.storage import TokenShards
 from wordloom.errors import DataError
@@ -30,6 +41,7 @@ class ContiguousBatch(NamedTuple):
         targets: ``[B, T]`` the token after each input; :data:`IGNORE` where nothing is scored.
         positions: ``[B, T]`` position within the document, from 0; None without a document mask.
         documents: ``[B, T]`` number of the document of each input; None without a document mask.
+        restarts: ``[B]`` bool, the rows that begin with an empty state; None if rows never do.
         first_row: the stream of row 0; row b reads stream ``first_row + b``.
         fresh: whether this is the first window of the streams.
     """
@@ -38,6 +50,7 @@ class ContiguousBatch(NamedTuple):
     targets: Tensor
     positions: Tensor | None
     documents: Tensor | None
+    restarts: Tensor | None
     first_row: int
     fresh: bool
 
@@ -57,9 +70,14 @@ class ContiguousBatches:
             document.
         mask_document_starts: do not score the prediction of a document's first token from the document
             before it.  Default: the value of ``document_mask``.
+        start_id: the token that stands instead of the first one of each window that begins with an empty
+            state; None for no token.
+        restart_share: the share of windows that begin with an empty state, beside the first of each stream.
+        seed: of the choice of those windows.
 
     Raises:
-        DataError: ``seq_len`` or ``rows`` below 1, or fewer tokens than streams.
+        DataError: ``seq_len`` or ``rows`` below 1, ``restart_share`` outside 0 to 1, or fewer tokens than
+            streams.
     """
 
     def __init__(
@@ -70,11 +88,17 @@ class ContiguousBatches:
         rows: int,
         document_mask: bool = False,
         mask_document_starts: bool | None = None,
+        start_id: int | None = None,
+        restart_share: float = 0.0,
+        seed: int = 0,
     ) -> None:
         for name, value in (("seq_len", seq_len), ("rows", rows)):
             if value < 1:
                 raise DataError(f"{name}={value} is not allowed; at least 1")
+        if not 0 <= restart_share <= 1:
+            raise DataError(f"restart_share={restart_share} is not allowed; from 0 to 1")
         self.shards, self.seq_len, self.rows = shards, seq_len, rows
+        self.restart_share, self.start_id, self.seed = restart_share, start_id, seed
         self.document_mask = document_mask
         self.mask_document_starts = document_mask if mask_document_starts is None else mask_document_starts
         self.length = (len(shards) - 1) // rows  # targets of each stream
@@ -118,13 +142,23 @@ class ContiguousBatches:
                 starts = np.where(number == 0, 0, ends[np.minimum(number, len(ends)) - 1])
                 documents = torch.from_numpy(number)
                 positions = torch.from_numpy(places[:, :-1] - starts)
+        fresh, restarts = at == 0, None
+        if self.restart_share:
+            draws = keyed(self.seed, Purpose.RESTART, sample_numbers(start, count))
+            restarts = torch.from_numpy((draws >> np.uint64(11)) * 2.0**-53 < self.restart_share)
+        if self.start_id is not None:
+            if fresh:
+                tokens[:, 0] = self.start_id
+            elif restarts is not None:
+                tokens[restarts.numpy(), 0] = self.start_id
         return ContiguousBatch(
             torch.from_numpy(tokens),
             torch.from_numpy(targets),
             positions,
             documents,
+            restarts,
             first,
-            window % self.windows == 0,
+            fresh,
         )
 
     # ----------------------------------------------------------------------------------- account
@@ -139,7 +173,9 @@ class ContiguousBatches:
     @property
     def fingerprint(self) -> str:
         """sha256 of everything that decides the batches."""
-        names = ("seq_len", "rows", "document_mask", "mask_document_starts")
+        names = ["seq_len", "rows", "document_mask", "mask_document_starts"]
+        if self.restart_share or self.start_id is not None:
+            names += ["start_id", "restart_share", "seed"]
         return settings_fingerprint(self.shards.fingerprint, self, *names, order="contiguous")
 
     @property
@@ -156,5 +192,7 @@ class ContiguousBatches:
             f"windows of {self.seq_len:,}, state carried over; {left:,} targets are dropped at the end, "
             f"{self.rows * padded:,} positions of the last windows are padding",
         ]
+        if self.restart_share:
+            notes.append(f"restarts: {self.restart_share:.3g} of the windows begin with an empty state")
         share = self.length / (self.windows * self.seq_len)
         return replace(ledger, packed_share=share, notes=tuple(notes))

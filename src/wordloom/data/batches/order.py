@@ -39,6 +39,7 @@ class Purpose(IntEnum):
     MASK = 5  # masked tokens of a row
     SHORT_ROW = 6  # rows of sentence pairs that are shorter than the limit
     SENTENCE_PAIR = 7  # second sentence of a pair
+    RESTART = 8  # windows of a stream that begin with an empty state
     WORD_JOB = 11  # windows, subsampling and noise words of one job of word2vec
     WORD_VECTORS = 12  # initial word vectors
     WORD_BATCH = 13  # noise words of one batch of word2vec in PyTorch

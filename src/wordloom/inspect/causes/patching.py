@@ -24,8 +24,7 @@ from torch import Tensor
 
 from wordloom.errors import GenerationError, WordloomError
 from wordloom.inspect.figures import FONT, add_colour_bar, check_tokens, new_figure
-from wordloom.inspect.layers.lens import layer_name
-from wordloom.inspect.layers.states import layer_states, row_of
+from wordloom.inspect.layers.states import input_name, layer_name, layer_states, row_of
 from wordloom.inspect.token_names import visible
 from wordloom.inspect.view import Table, View
 from wordloom.models.bert import Bert
@@ -46,6 +45,7 @@ class Patching(View):
     clean_difference: float  # of the logits of target and foil
     corrupt_difference: float
     effects: Tensor
+    first: str = "embedding"  # the name of the vectors before the first layer
     title: str = "Effect of restoring one vector"
 
     def as_dict(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Patching(View):
             (self._name(t), *(f"{self.effects[layer, t]:+.2f}" for layer in layers))
             for t in range(len(self.clean))
         ]
-        return [Table(self.title, ("token", *map(layer_name, layers)), rows)]
+        return [Table(self.title, ("token", *(layer_name(layer, self.first) for layer in layers)), rows)]
 
     def _name(self, t: int) -> str:
         clean, corrupt = visible(self.clean[t]), visible(self.corrupt[t])
@@ -83,7 +83,7 @@ class Patching(View):
         most = max(1.0, float(np.abs(effects).max()))
         image = panel.imshow(effects, origin="lower", cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto")
         names = {"fontsize": FONT - 1, "parse_math": False}
-        panel.set_yticks(range(layers), [layer_name(layer) for layer in range(layers)], **names)
+        panel.set_yticks(range(layers), [layer_name(layer, self.first) for layer in range(layers)], **names)
         tokens = [self._name(t) for t in range(T)]
         panel.set_xticks(range(T), tokens, rotation=45, ha="right", rotation_mode="anchor", **names)
         panel.tick_params(length=0)
@@ -138,6 +138,7 @@ def patching(
         clean_difference=float(before[0]),
         corrupt_difference=float(before[1]),
         effects=torch.stack(effects).float().cpu(),
+        first=input_name(model),
     )
 
 
@@ -148,7 +149,9 @@ def _goals(logits: Tensor, target: int | None, foil: int | None) -> tuple[int, i
         if not 0 <= goal < logits.shape[1]:
             raise GenerationError(f"token {goal} does not exist; allowed: 0 to {logits.shape[1] - 1}")
     if goals[0] == goals[1]:
-        raise GenerationError("target and foil are one token; name two, whose logits the texts decide")
+        raise GenerationError(
+            "the target and the foil are the same token; name two tokens, whose logits the texts decide"
+        )
     return goals
 
 

@@ -116,17 +116,18 @@ class Contributions(View):
         figure = new_figure((2.2 + 0.55 * (heads + 1), 1.5 + 0.36 * len(grid)))
         panel = figure.subplots()
         most = np.nanmax(np.abs(grid)) or 1.0
+        digits = 1 if most >= 1 else 2 if most >= 0.1 else 3
         image = panel.imshow(grid, origin="lower", cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto")
         for (layer, column), value in np.ndenumerate(grid):
             colour = "white" if abs(value) > 0.6 * most else "#1a1a1a"
-            panel.text(
-                column, layer, f"{value:+.1f}", ha="center", va="center", color=colour, fontsize=FONT - 2
-            )
+            style = {"ha": "center", "va": "center", "color": colour, "fontsize": FONT - 2}
+            panel.text(column, layer, f"{round(value, digits) + 0.0:+.{digits}f}", **style)
         panel.set_xticks(range(heads + 1), [*map(str, range(heads)), "feed-\nforward"], fontsize=FONT - 1)
         panel.set_yticks(
             range(len(grid)), [f"layer {layer}" for layer in range(len(grid))], fontsize=FONT - 1
         )
-        panel.set_xlabel("head", fontsize=FONT)
+        rest = round(math.fsum(part.value for part in self.parts) - float(np.nansum(grid)), digits) + 0.0
+        panel.set_xlabel(f"head (not shown: embeddings and biases add {rest:+.{digits}f})", fontsize=FONT)
         panel.tick_params(length=0)
         panel.set_title(self.title, fontsize=FONT, parse_math=False)
         add_colour_bar(panel, image, "adds to the logit", FONT - 1)
@@ -158,7 +159,8 @@ def contributions(
         WordloomError: a family whose logits are no such sum, or a model whose layers were replaced or hooked
             so that they are none.
         NonFiniteError: logits that are not finite.
-        GenerationError: no ids, more than max_seq_len, or a position or token that does not exist.
+        GenerationError: no ids, more than max_seq_len, a position or token that does not exist, or a token
+            that is compared with itself.
     """
     if not isinstance(model, GPT | GPT2 | Llama):
         raise WordloomError(
@@ -177,6 +179,10 @@ def contributions(
             raise NonFiniteError("the model gives logits that are not finite; its weights are damaged")
         target = int(logits.argmax()) if target is None else target
         goals = [_place("token", token, len(logits)) for token in (target, against) if token is not None]
+        if against == target:
+            raise GenerationError(
+                f"the token {visible(name(target))} is compared with itself; name another one to compare with"
+            )
         parts = _sum_of_parts(model, row[0, at], at, seen)
         values = _logits_of_parts(model, parts, goals)
     logit = logits[goals[0]] - (logits[goals[1]] if against is not None else 0.0)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from wordloom.errors import ConfigError, EvaluationError, NonFiniteError
 from wordloom.inspect.figures import FAINT, FONT, add_colour_bar, check_tokens, hide_frame, new_figure
-from wordloom.inspect.layers.states import Readout, layer_states, readout, row_of
+from wordloom.inspect.layers.states import Readout, layer_name, layer_states, readout, row_of
 from wordloom.inspect.layers.windows import batches_of, padded
 from wordloom.inspect.token_names import visible
 from wordloom.inspect.view import Table, View
@@ -115,11 +115,6 @@ class Lens(View):
 
     def script(self) -> str:
         return resource("tokens.js") + resource("lens.js")
-
-
-def layer_name(layer: int) -> str:
-    """Return the name of x_l; layers are counted from 0, as everywhere in the command line."""
-    return f"layer {layer - 1}" if layer else "embedding"
 
 
 def lens(

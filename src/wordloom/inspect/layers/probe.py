@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from wordloom.errors import ConfigError, DataError, NonFiniteError, WordloomError
 from wordloom.inspect.figures import COLOURS, FONT, hide_frame, new_figure
-from wordloom.inspect.layers.lens import layer_name
-from wordloom.inspect.layers.states import layer_states, row_of
+from wordloom.inspect.layers.states import input_name, layer_name, layer_states, row_of
 from wordloom.inspect.view import Table, View
 from wordloom.nn.evaluating import evaluating
 
 Pooling = Literal["mean", "last", "first"]
 MOST_STEPS = 1000  # of the optimizer
+_FEW = 50  # held-out texts, of which a standard deviation is 7 percent points
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Probe(View):
     test_texts: int
     labels: tuple[str, ...]
     pooling: Pooling
+    first: str = "embedding"  # the name of the vectors before the first layer
     title: str = "What a linear probe reads after each layer"
 
     def as_dict(self) -> dict[str, Any]:
@@ -44,13 +45,15 @@ class Probe(View):
 
     def tables(self) -> list[Table]:
         rows = [
-            (layer_name(layer), f"{right:.1%}", f"{control:.1%}")
+            (layer_name(layer, self.first), f"{right:.1%}", f"{control:.1%}")
             for layer, (right, control) in enumerate(zip(self.accuracy, self.control, strict=True))
         ]
         return [Table(self.title, ("after", "accuracy", "control"), rows)]
 
     def notes(self) -> list[str]:
+        few = [f"{self.test_texts} held-out texts are too few to tell layers apart"]
         return [
+            *few * (self.test_texts < _FEW),
             f"{len(self.labels)} labels, {self.train_texts:,} texts to train on and {self.test_texts:,} held "
             f"out; the most frequent label of training is right for {self.majority:.1%} of these",
         ]
@@ -63,7 +66,7 @@ class Probe(View):
         panel.plot(layers, [100 * v for v in self.control], marker="s", label="control")
         panel.axhline(100 * self.majority, color=COLOURS[9], linestyle=":", label="most frequent label")
         panel.set_xticks(layers, [str(layer - 1) for layer in layers])
-        panel.set_xlabel("after layer; −1: the embedding")
+        panel.set_xlabel(f"after layer; −1: the {self.first}")
         panel.set_ylabel("held-out texts, %")
         panel.grid(alpha=0.25)
         panel.legend(frameon=False, fontsize=FONT - 1)
@@ -100,7 +103,7 @@ def probe(
         raise ConfigError(f"test_share is a share between 0 and 1, not {test_share:g}")
     names = sorted(set(labels))
     if len(names) < 2:
-        raise DataError(f"the texts have {len(names)} labels; a probe needs two or more")
+        raise DataError("all texts have one label; a probe needs two or more")
     n_test = round(test_share * len(rows))
     if n_test < 1 or len(rows) - n_test < len(names):
         raise DataError(f"{len(rows)} texts are too few to train on some and hold out others")
@@ -125,6 +128,7 @@ def probe(
         test_texts=len(test),
         labels=tuple(names),
         pooling=pooling,
+        first=input_name(model),
     )
 
 

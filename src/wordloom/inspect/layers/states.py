@@ -15,11 +15,22 @@ from torch import Tensor
 from wordloom.errors import GenerationError, WordloomError
 from wordloom.models import context_limit
 from wordloom.models.bert import Bert
+from wordloom.models.cbow import CBOW
 from wordloom.models.gpt import GPT
 from wordloom.models.gpt2 import GPT2
 from wordloom.models.llama import Llama
 
 Readout = Callable[[Tensor], Tensor]
+
+
+def layer_name(layer: int, first: str = "embedding") -> str:
+    """Return the name of x_l; layers are counted from 0, as everywhere in the command line."""
+    return f"layer {layer - 1}" if layer else first
+
+
+def input_name(model: Any) -> str:
+    """Return the name of x_0: in a CBOW model it is a mean over the last tokens."""
+    return "mean embedding" if isinstance(model, CBOW) else "embedding"
 
 
 @contextmanager

@@ -13,15 +13,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from wordloom.errors import GenerationError
 from wordloom.inspect.figures import FONT, add_colour_bar, new_figure
-from wordloom.inspect.layers.lens import layer_name
-from wordloom.inspect.layers.states import layer_states, row_of
+from wordloom.inspect.layers.states import layer_name, layer_states, row_of
 from wordloom.inspect.view import Table, View
 from wordloom.nn.evaluating import evaluating
+
+_MOST_PANELS = 7
+_LONGEST = 100  # characters of a text below the figure
 
 
 @dataclass(frozen=True)
@@ -62,10 +65,10 @@ class WordInTexts(View):
         return [self.word, *self.texts]
 
     def figure(self) -> Any:
-        """Return a matrix of cosines without the mean for the first, the middle and the last layer."""
+        """Return a matrix of cosines without the mean for each layer, or for seven of more layers."""
         N, last = len(self.texts), len(self.raw) - 1
-        layers = sorted({0, (last + 1) // 2, last})
-        figure = new_figure((1.2 + len(layers) * (0.8 + 0.4 * N), 1.4 + 0.4 * N))
+        layers = sorted({round(share * last) for share in np.linspace(0, 1, _MOST_PANELS)})
+        figure = new_figure((1.2 + len(layers) * (0.8 + 0.4 * N), 1.4 + 0.55 * N))
         panels = figure.subplots(1, len(layers), squeeze=False)[0]
         for panel, layer in zip(panels, layers, strict=True):
             image = panel.imshow(self.centred[layer].numpy(), cmap="RdBu_r", vmin=-1, vmax=1)
@@ -74,7 +77,10 @@ class WordInTexts(View):
             panel.set_xticks(range(N), numbers)
             panel.set_yticks(range(N), numbers)
             panel.tick_params(labelsize=FONT - 1, length=0)
-        figure.suptitle(f"cosines of {self.word}, without the mean", fontsize=FONT, parse_math=False)
+        some = "" if len(layers) > last else f" (some of {last} layers)"
+        title = f"cosines of {self.word}, without the mean{some}"
+        figure.suptitle(title, fontsize=FONT, parse_math=False)
+        figure.supxlabel("\n".join(map(_shortened, self.notes())), fontsize=FONT - 1, parse_math=False)
         add_colour_bar(panels, image, "cosine", FONT - 1)
         return figure
 
@@ -113,6 +119,10 @@ def word_in_texts(
         raw=torch.stack([_cosines(x) for x in layers]).cpu(),
         centred=torch.stack([_cosines(x) for x in centred]).cpu(),
     )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 def _cosines(x: Tensor) -> Tensor:

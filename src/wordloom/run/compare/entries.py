@@ -281,6 +281,8 @@ def _recipe(base: Recipe, name: str, model: dict[str, Any], train: dict[str, Any
     data = values["data"]
     if train["objective"] != "causal_lm":
         data.pop("order", None)
+    if train["objective"] != "truncated_bptt":
+        data.pop("restart_share", None)
     found = {
         "name": name,
         "seed": base.seed,

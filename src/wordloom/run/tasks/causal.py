@@ -21,7 +21,7 @@ from wordloom.objectives import objective
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import CausalData
-from wordloom.run.prepare import AnyBatches, joined_fingerprint, ledger_json, prepare_recipe
+from wordloom.run.prepare import AnyBatches, joined_fingerprint, ledger_json, prepare_recipe, start_id
 from wordloom.run.tasks.building import (
     check_length,
     check_vocabulary_size,
@@ -43,6 +43,8 @@ def causal_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) 
     saved = Tokenizer.from_pretrained(start) if start else None
     tokenizer, parts = prepare_recipe(recipe, tokenizer=saved, progress=progress)
     validation = parts.get("validation")
+    # a recurrent model has learned to begin with this token, and its folder says so
+    begins = tokenizer if start_id(recipe, tokenizer) is None else tokenizer.with_start()
     evaluate, scored = (None, {}) if validation is None else _evaluation(recipe, validation, tokenizer)
 
     def build_model() -> Any:
@@ -70,9 +72,9 @@ def causal_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) 
         ),
         evaluate=evaluate,
         scored=scored,
-        sample=_sampler(recipe, tokenizer),
-        save=partial(save_model, tokenizer=tokenizer),
-        tokenizer=tokenizer,
+        sample=_sampler(recipe, begins),
+        save=partial(save_model, tokenizer=begins),
+        tokenizer=begins,
     )
 
 

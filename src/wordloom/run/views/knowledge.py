@@ -138,13 +138,13 @@ class Knowledge(View):
         panel.barh(places, values, color=[ADDS if value > 0 else TAKES for value in values], height=0.7)
         if has_bits:
             most = [math.log2(1 + len(each.fact.alternatives)) for each in shown]
-            panel.plot(most, places, linestyle="", marker="|", markersize=11, color=INK, label="possible")
-            panel.legend(frameon=False, fontsize=FONT - 1)
+            panel.plot(most, places, linestyle="", marker="|", markersize=11, color=INK)
             panel.axvline(0, color=COLOURS[9], linewidth=0.8)
         names = [f"{visible(each.fact.prompt)} → {visible(each.fact.answer)}"[-48:] for each in shown]
         panel.set_yticks(places, names, fontsize=FONT - 1, parse_math=False)
         panel.invert_yaxis()
-        panel.set_xlabel("bits that the model has" if has_bits else "log10 probability", fontsize=FONT)
+        of_bits = "bits that the model has; line: the possible ones"
+        panel.set_xlabel(of_bits if has_bits else "log10 probability", fontsize=FONT)
         hide_frame(panel)
         return figure
 

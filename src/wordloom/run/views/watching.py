@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from wordloom.errors import ConfigError
+from wordloom.errors import ConfigError, WordloomError
 from wordloom.files import write_text
 from wordloom.inspect.attention import attention_map
 from wordloom.inspect.directions import geometry
@@ -43,45 +43,69 @@ def watched(views: Sequence[str], tokenizer: Tokenizer | None, model: Any) -> li
     """Return the views that ``train.inspect`` names: ``VIEW:FILE``, or ``VIEW`` for one without a text.
 
     Each is tried and drawn for the untrained ``model``, so that a mistake ends the run before it begins.
+    :func:`check_watched` finds those mistakes that need no model.
 
     Raises:
-        ConfigError: an unknown view, one without its file, a file that cannot be read, or two of one name.
-        GenerationError: a text that is empty or too long.
-        WordloomError: a model for which the view is undefined, a text too long for its picture, or no
-            matplotlib.
+        ConfigError: as :func:`check_watched`, or a run without a tokenizer.
+        WordloomError: a model for which the view is undefined, or a text that is empty or too long.
     """
+    check_watched(views)
     found: list[Watched] = []
-    for spec in views:
-        view, _, file = spec.partition(":")
-        if view in _OF_MODEL and not file:
-            one = Watched(view, _OF_MODEL[view])
-        elif view in _OF_TEXT and file:
-            one = _of_text(view, Path(file), tokenizer, model)
-        else:
-            names = [*(f"{name}:FILE" for name in _OF_TEXT), *_OF_MODEL]
-            raise ConfigError(f"train.inspect: unknown view {spec!r}; allowed: {', '.join(names)}")
-        if one.name in {other.name for other in found}:
-            raise ConfigError(f"train.inspect: two views would be written into '{one.name}'; name each once")
-        found.append(one)
-    if found:
-        load_matplotlib()
     with TemporaryDirectory() as folder:
-        for one in found:
-            one.look(model).save(Path(folder) / "view.png")
+        for spec in views:
+            try:
+                one = _watched(spec, tokenizer, model)
+                one.look(model).save(Path(folder) / "view.png")
+            except WordloomError as error:
+                raise type(error)(f"train.inspect: '{spec}': {error}") from None
+            found.append(one)
     return found
 
 
-def _of_text(view: str, file: Path, tokenizer: Tokenizer | None, model: Any) -> Watched:
+def check_watched(views: Sequence[str]) -> None:
+    """Raise ConfigError if ``train.inspect`` cannot be right for any model.
+
+    That is an unknown view, one without its file, a file that cannot be read, or two views of one name.
+    Raises WordloomError if matplotlib is not installed.
+    """
+    names: list[str] = []
+    for spec in views:
+        view, _, file = spec.partition(":")
+        if not (view in _OF_TEXT if file else view in _OF_MODEL):
+            allowed = [*(f"{name}:FILE" for name in _OF_TEXT), *_OF_MODEL]
+            raise ConfigError(f"train.inspect: unknown view {spec!r}; allowed: {', '.join(allowed)}")
+        if file:
+            _text_of(Path(file))
+        names.append(_name_of(spec))
+        if names.count(names[-1]) > 1:
+            raise ConfigError(f"train.inspect: two views would be written into '{names[-1]}'; name each once")
+    if names:
+        load_matplotlib()
+
+
+def _watched(spec: str, tokenizer: Tokenizer | None, model: Any) -> Watched:
+    view, _, file = spec.partition(":")
+    if not file:
+        return Watched(view, _OF_MODEL[view])
     if tokenizer is None:
-        raise ConfigError(f"train.inspect: '{view}:{file}' needs a tokenizer, and this run has none")
-    try:
-        text = file.read_text(encoding="utf-8").rstrip("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"train.inspect: '{file}' cannot be read ({error})") from None
-    ids = tokenizer.prompt_ids(text, specials="text")
+        raise ConfigError("the view needs a tokenizer, and this run has none")
+    ids = tokenizer.prompt_ids(_text_of(Path(file)), specials="text")
     row_of(model, ids)  # raises for a text that is empty or too long
     name = namer(tokenizer)
-    return Watched(f"{view}-{file.stem}", lambda trained: _OF_TEXT[view](trained, ids, name))
+    return Watched(_name_of(spec), lambda trained: _OF_TEXT[view](trained, ids, name))
+
+
+def _name_of(spec: str) -> str:
+    """Return the name of the folder of a view."""
+    view, _, file = spec.partition(":")
+    return f"{view}-{Path(file).stem}" if file else view
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").rstrip("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"train.inspect: '{file}' cannot be read ({error})") from None
 
 
 @dataclass(eq=False)
