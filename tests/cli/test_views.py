@@ -102,7 +102,7 @@ def test_recurrent_models_have_the_views_that_are_defined_for_them(name: str, fo
 
 def test_a_store_and_a_picture_are_two_files(folder: Path, tmp_path: Path) -> None:
     place = tmp_path / "a.png"
-    with pytest.raises(WordloomError, match="would be written and written"):
+    with pytest.raises(WordloomError, match="is named for two files"):
         run(folder, "gpt2", VIEWS["memories"], "--store", place, "--png", place)
     assert not place.exists()
 
@@ -225,3 +225,15 @@ def test_a_word_whose_token_has_a_space_is_named_with_it(data: Path) -> None:
     assert token_of(tokenizer, word, "--target") == texts[word]
     with pytest.raises(GenerationError, match=f"'{word[1:]}' is no token, and '{word}' is; write its space"):
         token_of(tokenizer, word[1:], "--target")
+
+
+def test_a_preset_has_no_weights_to_look_into(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = CliRunner().invoke(app, ["inspect", "llama-7b", "lens", "--prompt", "x"])
+    assert "llama-7b is a preset, which has no weights" in str(asked.exception)
+    assert "training" in CliRunner().invoke(app, ["inspect", "llama-7b"]).stdout
+
+
+def test_a_page_is_not_written_into_a_picture(folder, tmp_path):
+    with pytest.raises(WordloomError, match=r"names a picture; name a file that ends in \.html"):
+        run(folder, "llama", ["heads"], "--html", tmp_path / "page.png")

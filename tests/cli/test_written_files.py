@@ -85,7 +85,7 @@ def test_no_file_is_written_twice_or_over_what_is_read(folder, monkeypatch):
     (folder / "link.npy").symlink_to("texts.txt")
     sif = ["--method", "sif", "--save-component"]
     for arguments, says in (
-        (["words.bin", "texts.txt", "--out", "same.npy", *sif, "./same.npy"], "written and written"),
+        (["words.bin", "texts.txt", "--out", "same.npy", *sif, "./same.npy"], "named for two files"),
         (["words.bin", "texts.txt", "--out", "link.npy"], "read and written"),
         (["words.bin", "rows.tsv", "--out", "rows.tsv", "--text-column", "text"], "read and written"),
         (["words.bin", "rows.tsv", *sif, "c.npy", "--fit-on", "texts.txt", "--out", "texts.txt"], "read and"),

@@ -109,7 +109,7 @@ def refuse_existing(
             raise WordloomError(f"'{path}' exists; choose another name, or replace it with --force")
         real = os.path.realpath(path)
         if real in written:
-            raise WordloomError(f"'{path}' would be written and written; choose another name")
+            raise WordloomError(f"'{path}' is named for two files; choose another name for one of them")
         if path.exists() and _is_read(path, inputs, models):
             raise WordloomError(f"'{path}' would be read and written; choose another name")
         if path.exists() and _is_standard_stream(path):

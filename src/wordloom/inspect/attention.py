@@ -26,7 +26,8 @@ from wordloom.models import context_limit
 from wordloom.nn import Attention
 from wordloom.nn.evaluating import evaluating
 
-_READABLE = 24  # the most tokens whose names fit beside a panel
+_READABLE = 64  # the most tokens whose names are written beside a panel
+_ROW = 0.075  # inches of a name
 _CELL = 0.3  # inches of an alignment
 _FONT = 8.5  # points
 
@@ -86,7 +87,8 @@ class AttentionMap(View):
         """Return the figure that :meth:`save` saves."""
         layers = range(len(self.weights)) if layer is None else [layer]
         heads, T = self.weights.shape[1], len(self.tokens)
-        figure = new_figure((2.2 * heads, 2.4 * len(layers)))
+        side = max(2.2, _ROW * T if T <= _READABLE else 0.0)
+        figure = new_figure((side * heads, (side + 0.2) * len(layers)))
         panels = figure.subplots(len(layers), heads, squeeze=False)
         ticks = (
             {"ticks": range(T), "labels": list(map(visible, self.tokens)), "parse_math": False}
@@ -102,7 +104,8 @@ class AttentionMap(View):
                 panel.set_xticks(**ticks, **upright)
                 panel.set_yticks(**ticks)
                 panel.tick_params(labelsize=5, length=0)
-        figure.supxlabel("token attended to", fontsize=7)
+        unnamed = "" if T <= _READABLE else f" ({T} tokens are too many to name; --html names them)"
+        figure.supxlabel(f"token attended to{unnamed}", fontsize=7)
         figure.supylabel("token that attends", fontsize=7)
         return figure
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,8 +13,10 @@ from wordloom.cli.inspect import attention, heads, parameters, pattern, position
 from wordloom.cli.inspect.causes import ablate, attribution, gradients, patch
 from wordloom.cli.inspect.layers import contributions, lens, probe, words
 from wordloom.cli.inspect.neurons import geometry, knowledge, memories
+from wordloom.errors import WordloomError
 
 _DEFAULT_VIEW = "parameters"
+_OF_PRESETS = ("parameters", "pattern")  # views that need no weights
 
 
 class _Views(TyperGroup):
@@ -47,6 +50,14 @@ def _model(
 ) -> None:
     """Show the inside of a model.  The default view is its parameters."""
     ctx.obj = model
+    if ctx.invoked_subcommand not in _OF_PRESETS and not Path(model).exists():
+        from wordloom.models import PRESETS
+
+        if model in PRESETS:
+            raise WordloomError(
+                f"{model} is a preset, which has no weights to look into; give a trained model, "
+                f"or take one of the views {' and '.join(_OF_PRESETS)}"
+            )
 
 
 app.command("parameters")(parameters.command)

@@ -57,10 +57,14 @@ class Attribution(View):
     score: float
     baseline: float
     residual: float | None
+    is_exact: bool = False  # the model is linear, and all methods agree
 
     @property
     def title(self) -> str:
-        return f"Attribution of the {self.what} to tokens, by {self.method.replace('-', ' ')}"
+        by = (
+            "exactly, because the model is linear" if self.is_exact else f"by {self.method.replace('-', ' ')}"
+        )
+        return f"Attribution of the {self.what} to tokens, {by}"
 
     def as_dict(self) -> dict[str, Any]:
         return dict(vars(self))

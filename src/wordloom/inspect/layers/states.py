@@ -82,8 +82,8 @@ def readout(model: Any, view: str) -> Readout:
             )
         return lambda x: model.lm_head(model.mlm_hidden(x))
     raise WordloomError(
-        f"the view '{view}' is defined for models whose layers add to one vector per token (gpt, gpt2, "
-        f"llama, bert and the families of these); this model, of type {type(model).__name__}, has none"
+        f"the view '{view}' is defined for models whose layers add to one vector per token, such as gpt, "
+        f"gpt2 and llama; this model, of type {type(model).__name__}, has none"
     )
 
 

@@ -129,3 +129,4 @@ view.append(
     "Choose a head below. The darkest token has the largest weight."),
   make("div", { class: "controls" }, turn), said, text, make("div", { class: "wide" }, grid));
 paint();
+words[state.at].scrollIntoView({ block: "nearest" });

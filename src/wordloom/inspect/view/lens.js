@@ -47,3 +47,4 @@ view.append(
   make("div", { class: "wide" }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...body), make("tfoot", {}, foot))),
   detail);
 describe(data.layers.length - 1, data.tokens.length - 1);
+view.querySelector(".wide").scrollLeft = Number.MAX_SAFE_INTEGER; // to the token that is described

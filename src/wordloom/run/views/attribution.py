@@ -127,6 +127,8 @@ def _classified(loaded: TextClassifier, text: str, target: str | int | None) -> 
 def _of_words(loaded: TextClassifier, text: str, target: int | None, method: Method) -> Attribution:
     """Return the exact parts of the logit of a bag of words."""
     features = loaded.vectorize([text]).tocsr()  # [1, V]
+    if not features.nnz:
+        raise GenerationError("the model knows no word of the text, so there is nothing to attribute")
     weight = loaded.model.classifier.weight.detach().cpu().double()  # [C, V]
     bias = loaded.model.classifier.bias.detach().cpu().double()
     ids = torch.from_numpy(features.indices.astype("int64"))
@@ -141,4 +143,5 @@ def _of_words(loaded: TextClassifier, text: str, target: int | None, method: Met
         score=float(logits[goal]),
         baseline=float(bias[goal]),
         residual=0.0,
+        is_exact=True,
     )

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from wordloom.data.rows.facts import Fact
-from wordloom.errors import EvaluationError
+from wordloom.errors import EvaluationError, WordloomError
 from wordloom.inspect.figures import ADDS, COLOURS, FONT, INK, TAKES, hide_frame, new_figure
 from wordloom.inspect.layers.states import row_of
 from wordloom.inspect.token_names import visible
@@ -162,8 +162,11 @@ def knowledge(
     if not facts:
         raise EvaluationError("there is no fact to look for; give one or more")
     known = []
-    for fact in facts:
-        scored = lm.score(fact.prompt, [fact.answer, *fact.alternatives])
+    for number, fact in enumerate(facts, 1):
+        try:
+            scored = lm.score(fact.prompt, [fact.answer, *fact.alternatives])
+        except WordloomError as error:
+            raise type(error)(f"fact {number:,}, {fact.prompt[:40]!r}: {error}") from None
         totals = torch.tensor([each.total for each in scored], dtype=torch.float64)  # [K] nats
         with evaluating(lm.model):
             row = row_of(lm.model, lm.text_tokenizer.prompt_ids(fact.prompt))

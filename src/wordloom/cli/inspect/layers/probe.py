@@ -35,7 +35,9 @@ def command(
     import random
 
     from wordloom.data.rows.labelled import labelled_rows
+    from wordloom.errors import GenerationError
     from wordloom.inspect import probe
+    from wordloom.inspect.layers.states import row_of
 
     check_outputs(ctx, plot, html, force=force)
     loaded = load_reader(ctx.obj, "probe")
@@ -43,5 +45,10 @@ def command(
     if len(found) > rows:
         found = random.Random(seed).sample(found, rows)
     ids = [ids_to_read(loaded, " ".join(row.texts)) for row in found]
+    for row, each in zip(found, ids, strict=True):
+        try:
+            row_of(loaded.model, each)
+        except GenerationError as error:
+            raise GenerationError(f"{row.place}: {error}") from None
     view = probe(loaded.model, ids, [str(row.label) for row in found], pooling=pooling, seed=seed)
     show(view, plot=plot, html=html, json=json)
