@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from inspect import signature
 from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +20,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from wordloom.errors import EvaluationError, WordloomError
+from wordloom.errors import EvaluationError, WordloomError, did_you_mean
 from wordloom.evaluate.forward import dtype_name
 from wordloom.evaluate.likelihood import BATCH_TOKENS, Stretch, likelihoods
 from wordloom.generate import Sampling
@@ -54,12 +55,12 @@ class WordloomLM(TemplateLM):
         adapter: the folder of an adapter of the model.
         dtype: "auto", "fp32", "bf16", "fp16" or "int8".
         device: "auto", "cpu", "cuda" ...
-        batch_size: the texts of a forward pass; "auto": about 8,192 tokens.
+        batch_size: the texts of a forward pass; "auto", "auto:N": about 8,192 tokens.
         max_length: the tokens that are read at once.  Default: the model's ``max_seq_len``.
         max_gen_toks: the tokens of an answer whose task names no number.
         max_batch_size: no effect; lm-eval's command gives it to every model.
 
-    Raises WordloomError for a folder without a causal model or a tokenizer.
+    Raises WordloomError for a folder without a causal model or a tokenizer, and for other arguments.
     """
 
     def __init__(
@@ -70,11 +71,16 @@ class WordloomLM(TemplateLM):
         dtype: str = "auto",
         device: str | None = None,
         batch_size: int | str | None = None,
-        max_length: int | None = None,
-        max_gen_toks: int = 256,
-        max_batch_size: int | None = None,
+        max_length: int | str | None = None,
+        max_gen_toks: int | str = 256,
+        max_batch_size: int | str | None = None,
+        **unknown: Any,
     ) -> None:
         super().__init__()
+        if unknown:
+            name = next(iter(unknown))
+            allowed = [each for each in signature(type(self)).parameters if each != "unknown"]
+            raise EvaluationError(f"--model_args: no argument {name!r}; {did_you_mean(name, allowed)}")
         if (device or "").startswith("cuda") and not torch.cuda.is_available():
             device = None  # lm-eval's default is cuda:0
         self.folder = Path(pretrained)
@@ -88,11 +94,11 @@ class WordloomLM(TemplateLM):
         )
         self.tokens: Tokenizer = self.lm.text_tokenizer
         limit = context_limit(self.lm.model.config)
-        if max_length is not None and limit is not None and int(max_length) > limit:
-            raise EvaluationError(f"max_length {max_length} does not fit the model; allowed: up to {limit}")
-        self.max_length = int(max_length or limit or _UNLIMITED)
-        self.max_gen_toks = int(max_gen_toks)
-        self.rows = None if batch_size in (None, "auto") else int(batch_size)
+        longest = limit or _UNLIMITED
+        self.max_length = longest if max_length is None else _count("max_length", max_length, longest)
+        self.max_gen_toks = _count("max_gen_toks", max_gen_toks)
+        is_auto = batch_size is None or str(batch_size).partition(":")[0] == "auto"
+        self.rows = None if is_auto else _count("batch_size", batch_size)
 
     # -- what lm-eval asks of a model --------------------------------------------------------------------
 
@@ -147,6 +153,8 @@ class WordloomLM(TemplateLM):
                     raise EvaluationError(
                         f"a continuation has {len(continuation)} tokens; allowed: 1 to {self.max_length}"
                     )
+                # lm-eval gives the blanks that end a context to the continuation, which can leave no context
+                context = context or [self.prefix_token_id]
                 inputs = [*context, *continuation][-(self.max_length + 1) : -1]
                 yield None, Stretch(np.array(inputs), np.array(continuation))
 
@@ -203,6 +211,8 @@ class WordloomLM(TemplateLM):
         given = dict(given)
         tokens, samples = given.pop("max_gen_toks"), given.pop("do_sample", False)
         known = {name: given.pop(name) for name in _SAMPLING if name in given}
+        if given.get("num_beams") == 1:  # a search with one beam is greedy
+            del given["num_beams"]
         if given:
             raise EvaluationError(
                 f"a task asks for {', '.join(given)}; allowed: {', '.join(_SAMPLING)}, until, max_gen_toks"
@@ -225,6 +235,18 @@ class WordloomLM(TemplateLM):
 
     def chat_template(self, chat_template: bool | str = False) -> str:
         return (self.tokens.chat_template or "") if chat_template else ""
+
+
+def _count(name: str, value: int | str | None, most: int = _UNLIMITED) -> int:
+    """Return a number of lm-eval's command line, which gives numbers as text too."""
+    allowed = "1 or more" if most == _UNLIMITED else f"1 to {most}"
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = 0
+    if not 1 <= number <= most:
+        raise EvaluationError(f"{name} {value} is no number that the model takes; allowed: {allowed}")
+    return number
 
 
 def main() -> None:

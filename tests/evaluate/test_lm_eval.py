@@ -102,6 +102,17 @@ def test_an_empty_prompt_is_the_token_before_texts(folder: Path) -> None:
     assert answer == ours.tok_decode(expected)
 
 
+def test_blanks_before_a_continuation_are_its_own(folder: Path) -> None:
+    ours = WordloomLM(str(folder), device="cpu")
+    (blank,), (none,) = (
+        ours.loglikelihood(requests_of("loglikelihood", [pair])) for pair in ((" ", "the"), ("", " the"))
+    )
+    assert blank == pytest.approx(none)
+    greedy = [("Once", {"until": [], "max_gen_toks": 3, **more}) for more in ({}, {"num_beams": 1})]
+    first, second = ours.generate_until(requests_of("generate_until", greedy))
+    assert first == second
+
+
 @pytest.fixture
 def tasks(tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Tasks of one's own: minimal pairs, choices, perplexity and answers, on local files."""
@@ -182,7 +193,16 @@ def test_refusals(both: tuple[WordloomLM, Any], folder: Path) -> None:
         ours.generate_until(requests_of("generate_until", [("Once", {"until": [], "num_beams": 4})]))
     with pytest.raises(EvaluationError, match="leaves no room for a prompt"):
         ours.generate_until(requests_of("generate_until", [("Once", {"max_gen_toks": 9999})]))
-    with pytest.raises(EvaluationError, match="max_length 99999 does not fit the model"):
-        WordloomLM(str(folder), max_length=99999, device="cpu")
+    for given, says in (
+        ({"max_length": 99999}, "max_length 99999 is no number that the model takes; allowed: 1 to"),
+        ({"max_length": "abc"}, "max_length abc is no number"),
+        ({"max_length": 0}, "max_length 0 is no number"),
+        ({"max_gen_toks": "-5"}, "max_gen_toks -5 is no number that the model takes; allowed: 1 or more"),
+        ({"batch_size": "abc"}, "batch_size abc is no number"),
+        ({"max_len": 9}, "--model_args: no argument 'max_len'; did you mean 'max_length'"),
+    ):
+        with pytest.raises(EvaluationError, match=says):
+            WordloomLM(str(folder), device="cpu", **given)
+    assert WordloomLM(str(folder), device="cpu", batch_size="auto:4").rows is None
     with pytest.raises(EvaluationError, match="a continuation has 0 tokens"):
         ours._loglikelihood_tokens([(None, [1], [])])

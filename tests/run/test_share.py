@@ -19,11 +19,11 @@ from tests.run.conftest import write_corpus, write_recipe
 from typer.testing import CliRunner
 
 from wordloom.cli import app
-from wordloom.errors import CheckpointError, DataError
+from wordloom.errors import CheckpointError, DataError, WordloomError
 from wordloom.models import RNNConfig, build
 from wordloom.run import train
 from wordloom.run.share.card import model_card
-from wordloom.run.share.push import files_to_push, left_open
+from wordloom.run.share.push import check_repository, files_to_push, left_open
 from wordloom.weights import save_model
 
 
@@ -191,7 +191,7 @@ def test_the_commands(run: Path, hub: tuple[str, type[Hub]], tmp_path: Path) -> 
     step = max((folder / "checkpoints").iterdir(), key=lambda path: path.stat().st_mtime)
     shutil.copy(folder / "README.md", step)
     assert (step / "trainer").is_dir()
-    assert {file.name for file in files_to_push(step)} == names - {"recipe.toml"}
+    assert {file.name for file in files_to_push(step)[0]} == names - {"recipe.toml"}
     pushed = pushing(folder, "me/mine", "--private", "--endpoint", address)
     assert pushed.returncode == 0, pushed.stderr
     assert f"pushed: {address}/me/mine" in pushed.stdout
@@ -212,11 +212,97 @@ def test_a_hub_that_refuses_or_is_not_there_is_one_line(
     server.refuses = 401
     for repository, endpoint, says in (
         ("me/mine", address, "give a token: `hf auth login`, or $HF_TOKEN"),
-        ("no/such/name", address, "'no/such/name' is no name of a repository: "),
+        ("no/such/name", address, "'no/such/name' is no name of a repository; give OWNER/NAME"),
         ("me/mine", "http://127.0.0.1:9", "http://127.0.0.1:9 cannot be reached: "),
     ):
         done = pushing(folder, repository, "--endpoint", endpoint)
         assert done.returncode == 2
         assert says in done.stderr.splitlines()[-1]
     assert left_open(folder)[0] == "the licence (license: unknown)"
-    assert all(each.bytes for each in files_to_push(folder))
+    assert all(each.bytes for each in files_to_push(folder)[0])
+
+
+class Broken(Hub):
+    """A hub that refuses the card, breaks off an upload, or answers with a page."""
+
+    how: str
+
+    def do_POST(self) -> None:
+        if self.how == "card" and self.path == "/api/validate-yaml":
+            self._body()
+            self._answer({"errors": [{"message": "license: no such licence"}], "warnings": []}, 400)
+        elif self.how == "page" and "/preupload/" in self.path:
+            self._body()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+        else:
+            super().do_POST()
+
+    def do_PUT(self) -> None:
+        if self.how != "upload":
+            super().do_PUT()
+        else:
+            self.connection.close()
+
+
+@pytest.mark.parametrize("how", ["card", "page", "upload"])
+def test_an_upload_that_breaks_off_is_one_line(
+    run: Path, hub: tuple[str, type[Hub]], tmp_path: Path, how: str
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(run, folder)
+    (folder / "README.md").write_text(model_card(folder))
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), type("Bad", (Broken,), {"files": {}, "made": [], "commits": [], "how": how})
+    )
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    done = pushing(folder, "me/mine", "--endpoint", f"http://127.0.0.1:{server.server_address[1]}")
+    server.shutdown()
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("wordloom: ")
+
+
+def test_only_the_files_of_the_model_are_uploaded(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "my model"
+    shutil.copytree(run, folder)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "eva')  # cut by a kill
+    (folder / "recipe.toml").write_text((folder / "recipe.toml").read_text().replace(
+        'description = ""', 'description = "a ```fence```"'
+    ))  # fmt: skip
+    text = model_card(folder)
+    assert "    wordloom generate 'my model'" in text
+    (folder / "README.md").write_text(text)
+    for name in ("corpus.txt", "notes.json", "runs.lock", ".env"):
+        (folder / name).write_text("secret")
+    (folder / "link").symlink_to("/etc/passwd")
+    uploads, others = files_to_push(folder)
+    assert {each.name for each in uploads} == {
+        "README.md", "config.json", "generation_config.json", "model.safetensors", "recipe.toml",
+        "tokenizer.json", "tokenizer_config.json",
+    }  # fmt: skip
+    assert others == [".env", "corpus.txt", "link", "notes.json"]
+    assert "notes.json" in {each.name for each in files_to_push(folder, ["notes*"])[0]}
+    with pytest.raises(CheckpointError, match=r"--also: .* has no file 'nothing'"):
+        files_to_push(folder, ["nothing"])
+    for name in ("mine", "me/", "-me/mine", "me/mine/more", "mé/mine"):
+        with pytest.raises(WordloomError, match="is no name of a repository; give OWNER/NAME"):
+            check_repository(name)
+    (folder / "README.md").write_bytes(b"caf\xe9")
+    with pytest.raises(CheckpointError, match=r"README\.md is not UTF-8"):
+        left_open(folder)
+
+
+@pytest.mark.parametrize("score", [
+    {"name": "accuracy", "value": "high", "interval": None, "signature": "s"},
+    {"name": "accuracy", "value": 1.0, "interval": ["a"], "signature": "s"},
+    {"name": 3, "value": 1.0, "interval": None, "signature": "s"},
+    {"name": "accuracy", "value": 1.0, "interval": 5, "signature": None},
+])  # fmt: skip
+def test_scores_that_are_none_are_refused(run: Path, tmp_path: Path, score: dict[str, Any]) -> None:
+    path = tmp_path / "scores.json"
+    path.write_text(json.dumps({"task": "text", "scores": [score]}))
+    with pytest.raises(DataError, match="holds no scores"):
+        model_card(run, scores=[path])

@@ -14,6 +14,7 @@ from wordloom.cli.options import option
 def command(
     checkpoint: options.CHECKPOINT,
     repository: Annotated[str, Argument(help="The repository, OWNER/NAME; it is made if it does not exist.")],
+    also: list[str] = option([], "Upload files of this pattern too. Repeatable.", metavar="PATTERN"),
     private: bool = option(False, "Make a new repository private.", "--private"),
     message: str | None = option(None, "The message of the commit."),
     endpoint: str | None = option(
@@ -23,16 +24,20 @@ def command(
 ) -> None:
     """Upload a checkpoint with its model card to a hub.
 
-    The checkpoints and logs of a run stay here. The token is that of `hf auth login`, or $HF_TOKEN.
+    The files of the model and its card are uploaded. The checkpoints and logs of a run stay here, and so does
+    any other file unless --also names it. The token is that of `hf auth login`, or $HF_TOKEN.
     """
-    from wordloom.run.share.push import files_to_push, left_open, push
+    from wordloom.run.share.push import check_repository, files_to_push, left_open, push
 
-    files = files_to_push(checkpoint)
+    files, others = files_to_push(checkpoint, also)
+    check_repository(repository)
     for each in files:
         typer.echo(f"{each.bytes:>15,}  {each.name}")
+    if others:
+        typer.echo(f"note: not uploaded without --also: {', '.join(others)}", err=True)
     for gap in left_open(checkpoint):
         typer.echo(f"note: the card has to be filled in: {gap}", err=True)
     if dry_run:
         return
-    address = push(checkpoint, repository, private=private, message=message, endpoint=endpoint)
+    address = push(checkpoint, repository, also=also, private=private, message=message, endpoint=endpoint)
     typer.echo(f"pushed: {address}")

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +143,8 @@ def _about(checkpoint: Checkpoint) -> str:
     config = body_config(checkpoint.config)
     parameters = sum(p.numel() for p in skeleton(checkpoint.config).parameters())
     description = kind_of(checkpoint).description
-    lines = [f"{description[0].upper()}{description[1:]}, trained with Wordloom."]
+    by = ", trained with Wordloom" if checkpoint.recipe is not None else ""
+    lines = [f"{description[0].upper()}{description[1:]}{by}."]
     facts = {"family": family_of(config), "parameters": f"{parameters:,}"}
     if (limit := context_limit(config)) is not None:
         facts["context"] = f"{limit:,} tokens"
@@ -155,8 +159,17 @@ def _about(checkpoint: Checkpoint) -> str:
 
 def _use(checkpoint: Checkpoint) -> str:
     name = checkpoint.folder.resolve().name
-    lines = [f"    {kind_of(checkpoint).command_for(checkpoint).replace(str(checkpoint.folder), name)}"]
-    lines += ["", "```python", "import wordloom", "", f'model = wordloom.load("{name}")', "```"]
+    path = shlex.quote(str(checkpoint.folder))
+    command = kind_of(checkpoint).command_for(checkpoint).replace(path, shlex.quote(name))
+    lines = [f"    {command}"]
+    lines += [
+        "",
+        "```python",
+        "import wordloom",
+        "",
+        f"model = wordloom.load({json.dumps(name, ensure_ascii=False)})",
+        "```",
+    ]
     if _is_known(checkpoint) and checkpoint.base is None:
         lines += ["", "transformers reads the folder."]
     if pooling_of(checkpoint.folder) is not None:
@@ -215,7 +228,9 @@ def _training(checkpoint: Checkpoint) -> str:
         return FILL_IN.format("how the model was trained")
     tables = tomllib.loads(recipe.read_text(encoding="utf-8"))
     tables.pop("result", None)  # it is of the authors' run, not of this one
-    return "\n".join([*lines, "", "```toml", tomli_w.dumps(tables, multiline_strings=True).strip(), "```"])
+    recipe_text = tomli_w.dumps(tables, multiline_strings=True).strip()
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", recipe_text)), default=0))
+    return "\n".join([*lines, "", f"{fence}toml", recipe_text, fence])
 
 
 def _evaluation(scores: Sequence[Mapping[str, Any]]) -> str:
@@ -223,10 +238,15 @@ def _evaluation(scores: Sequence[Mapping[str, Any]]) -> str:
         return FILL_IN.format("scores, such as those of `wordloom evaluate FOLDER --json`")
     rows = []
     for each in scores:
-        signature = each["signature"].replace("|", "\\|")  # a bar would end the cell
+        signature = _cell(each["signature"])
         interval = _interval(each.get("interval"))
-        rows.append(f"| {each['name']} | {_number(each['value'])} | {interval} | `{signature}` |")
+        rows.append(f"| {_cell(each['name'])} | {_number(each['value'])} | {interval} | `{signature}` |")
     return "\n".join(["| score | value | 95 % interval | signature |", "|---|---:|---|---|", *rows])
+
+
+def _cell(text: str) -> str:
+    """Return ``text`` for a cell of a table, which a bar or a line end would end."""
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def _number(value: float | None) -> str:
@@ -244,7 +264,10 @@ def _last_line(path: Path, kind: str) -> dict[str, Any] | None:
     """Return the last line of this ``kind`` in a log; None without one."""
     if not path.exists():
         return None
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    lines: list[dict[str, Any]] = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(ValueError):  # a kill can cut a line
+            lines.append(json.loads(line))
     return next((line for line in reversed(lines) if line.get("kind") == kind), None)
 
 
@@ -265,6 +288,16 @@ def _scores_of_run(checkpoint: Checkpoint) -> list[dict[str, Any]]:
     ]
 
 
+def _check_score(score: Mapping[str, Any]) -> None:
+    """Raise ValueError for values that are no score."""
+    interval = [] if score["interval"] is None else list(score["interval"])
+    numbers = [each for each in (score["value"], *interval) if each is not None]
+    if any(isinstance(each, bool) or not isinstance(each, int | float) for each in numbers):
+        raise ValueError(f"{score['name']!r} is no number")
+    if not isinstance(score["name"], str) or not isinstance(score["signature"], str):
+        raise ValueError("a name or a signature is no text")
+
+
 def _scores_of_files(paths: Sequence[str | Path]) -> list[dict[str, Any]]:
     """Return the scores in files of ``wordloom evaluate --json``."""
     found = []
@@ -273,9 +306,9 @@ def _scores_of_files(paths: Sequence[str | Path]) -> list[dict[str, Any]]:
             printed = json.loads(Path(path).read_text(encoding="utf-8"))
             task = printed["task"]
             for score in printed["scores"]:
-                found.append(
-                    {key: score[key] for key in ("name", "value", "interval", "signature")} | {"data": task}
-                )
+                one = {key: score[key] for key in ("name", "value", "interval", "signature")}
+                _check_score(one)
+                found.append(one | {"data": str(task)})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"'{path}' holds no scores ({error}); give a file that `wordloom evaluate --json` wrote"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator
+import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,8 +13,24 @@ from wordloom.errors import CheckpointError, WordloomError
 from wordloom.run.checkpoint.loaders import read_checkpoint
 from wordloom.run.share.card import FILL_IN, NAME
 
-# What a run keeps for itself: its checkpoints, logs and locks, and what begins with a dot.
-_KEPT_BACK = ("*.lock", ".*", "*/.*", "metrics.jsonl*", "ledger.json")
+# The files of a model, by their name or their path.  Others, such as a text beside it, stay here.
+_OF_A_MODEL = (
+    *("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", "recipe.toml"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *(
+        "tokenizer.model",
+        "spiece.model",
+        "vocab.json",
+        "vocab.txt",
+        "merges.txt",
+        "encoder.json",
+        "vocab.bpe",
+    ),
+    *("vocabulary.json", "chat_template.jinja", "adapter_config.json", "average.json"),
+    *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),
+    *("*.gguf", "*.onnx", NAME, "LICENSE*", "LICENCE*", "NOTICE*"),
+)
+_LOGS = ("metrics.jsonl", "ledger.json")
 _FOLDERS_KEPT_BACK = {"checkpoints", "trainer", "tensorboard", "views"}  # at any depth
 
 
@@ -23,11 +41,14 @@ class Upload(NamedTuple):
     bytes: int
 
 
-def files_to_push(folder: str | Path) -> list[Upload]:
-    """Return the files of a checkpoint that :func:`push` uploads.
+def files_to_push(folder: str | Path, also: Sequence[str] = ()) -> tuple[list[Upload], list[str]]:
+    """Return the files of a checkpoint that :func:`push` uploads, and the names of the others.
 
-    These are all but the checkpoints and logs of a run.  Raises CheckpointError for a folder without a model
-    or without a model card.
+    The files are those of a model and its card, and those that match a pattern in ``also``.  Checkpoints and
+    logs of a run are in neither list.
+
+    Raises CheckpointError for a folder without a model or without a model card, and for a pattern that
+    matches no file.
     """
     folder = Path(folder)
     read_checkpoint(folder)
@@ -35,23 +56,32 @@ def files_to_push(folder: str | Path) -> list[Upload]:
         raise CheckpointError(
             f"{folder} has no {NAME}; write one with `wordloom card {folder}`, and fill it in"
         )
-    return list(_files(folder))
-
-
-def _files(folder: Path) -> Iterator[Upload]:
+    uploads, others, matched = list[Upload](), list[str](), set[str]()
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
-        name = inside.as_posix()
-        if _FOLDERS_KEPT_BACK.intersection(inside.parts[:-1]):
+        if not path.is_file() or _FOLDERS_KEPT_BACK.intersection(inside.parts[:-1]):
             continue
-        if path.is_file() and not any(fnmatch.fnmatch(name, pattern) for pattern in _KEPT_BACK):
-            yield Upload(name, path.stat().st_size)
+        name = inside.as_posix()
+        asked = [pattern for pattern in also if fnmatch.fnmatchcase(name, pattern)]
+        matched.update(asked)
+        if asked or any(fnmatch.fnmatchcase(path.name, pattern) for pattern in _OF_A_MODEL):
+            uploads.append(Upload(name, path.stat().st_size))
+        elif name not in _LOGS and not name.endswith(".lock"):
+            others.append(name)
+    if missing := [pattern for pattern in also if pattern not in matched]:
+        raise CheckpointError(f"--also: {folder} has no file '{missing[0]}'")
+    return uploads, others
 
 
 def left_open(folder: str | Path) -> list[str]:
     """Return what the card of a checkpoint still has to say."""
     before, after = FILL_IN.split("{}")
-    text = (Path(folder) / NAME).read_text(encoding="utf-8")
+    try:
+        text = (Path(folder) / NAME).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(
+            f"{Path(folder) / NAME} is not UTF-8 ({error.reason}); save it as UTF-8"
+        ) from None
     found = [part.split(after)[0] for part in text.split(before)[1:]]
     return [*(["the licence (license: unknown)"] if "\nlicense: unknown\n" in text else []), *found]
 
@@ -60,6 +90,7 @@ def push(
     folder: str | Path,
     repository: str,
     *,
+    also: Sequence[str] = (),
     private: bool = False,
     message: str | None = None,
     endpoint: str | None = None,
@@ -70,6 +101,7 @@ def push(
     Args:
         folder: a checkpoint with its model card.
         repository: ``OWNER/NAME``; it is made if it does not exist.
+        also: patterns of further files to upload.
         private: of a new repository.
         message: of the commit.
         endpoint: the address of the hub; None: ``$HF_ENDPOINT``, or https://huggingface.co.
@@ -77,12 +109,15 @@ def push(
 
     Raises CheckpointError as :func:`files_to_push`, and WordloomError if the hub refuses or is not there.
     """
-    files = files_to_push(folder)
+    files, _ = files_to_push(folder, also)
+    check_repository(repository)
     try:
         from huggingface_hub import CommitOperationAdd, HfApi
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError
     except ImportError:
         raise CheckpointError("pushing needs huggingface_hub: pip install 'wordloom[hub]'") from None
+    if not (token or os.environ.get("HF_TOKEN", "")).isascii():
+        raise WordloomError("$HF_TOKEN is no token: it has a character that is not ASCII")
     api: Any = HfApi(endpoint=endpoint, token=token, library_name="wordloom")
     try:
         try:
@@ -103,11 +138,21 @@ def push(
         raise WordloomError(f"{api.endpoint} refuses the upload: {_line(error)}{advice}") from None
     except OSError as error:
         raise WordloomError(f"{api.endpoint} cannot be reached: {_line(error)}") from None
+    except (RuntimeError, ValueError) as error:  # an upload broke off, the card is refused, no JSON came
+        raise WordloomError(f"the upload to {api.endpoint} failed: {_line(error)}") from None
     except Exception as error:  # versions of huggingface_hub raise the errors of different HTTP clients
         if not type(error).__module__.startswith(("httpx", "httpcore", "huggingface_hub")):
             raise
         raise WordloomError(f"{api.endpoint} cannot be reached: {_line(error)}") from None
     return str(done.repo_url) if getattr(done, "repo_url", None) else f"{api.endpoint}/{repository}"
+
+
+def check_repository(repository: str) -> None:
+    """Raise WordloomError for a name that no repository of a hub can have."""
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", repository, re.ASCII):
+        raise WordloomError(
+            f"'{repository}' is no name of a repository; give OWNER/NAME of letters, digits, '-', '_' and '.'"
+        )
 
 
 def _line(error: BaseException) -> str:
