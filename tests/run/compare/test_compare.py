@@ -264,9 +264,20 @@ def test_an_own_recipe_two_sizes_and_tasks_that_are_added_later(
 # -- the command -------------------------------------------------------------------------------------------
 
 
-def test_a_dry_run_prints_the_runs_and_writes_nothing(text: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("budget", ["1M", "6k"])
+def test_a_dry_run_prints_the_runs_and_writes_nothing(text: Path, tmp_path: Path, budget: str) -> None:
     arguments = [
-        *("compare", text, "--budget", "tokens=6k", "--parameters", "25k", "--tokenizer", "byte", "--json"),
+        *(
+            "compare",
+            text,
+            "--budget",
+            f"tokens={budget}",
+            "--parameters",
+            "25k",
+            "--tokenizer",
+            "byte",
+            "--json",
+        ),
         *("--out", tmp_path / "dry", "--families", "ngram,lstm", "--seeds", "1", "--dry-run"),
     ]
     done = CliRunner().invoke(app, list(map(str, arguments)))
@@ -274,7 +285,10 @@ def test_a_dry_run_prints_the_runs_and_writes_nothing(text: Path, tmp_path: Path
     names = [run["run"] for run in json.loads(done.stdout)]
     assert names == [
         *(f"lstm-rate-{rate}" for rate in ("0.001", "0.002", "0.004", "0.008", "0.016")),
-        *("lstm-budget-0.03", "lstm-budget-0.3", "lstm-seed-1337"),
+        *(
+            ("lstm-budget-0.03", "lstm-budget-0.3") if budget == "1M" else ()
+        ),  # 6k is a step whatever the share
+        "lstm-seed-1337",
     ]
     assert not (tmp_path / "dry").exists()
 

@@ -7,6 +7,8 @@ import io
 import json
 import math
 import random
+from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -30,7 +32,7 @@ from wordloom.run.compare.entries import (
 )
 from wordloom.run.compare.held_out import HeldOut, byte_stream
 from wordloom.run.compare.references import ngram_acceptability, ngram_sample
-from wordloom.run.compare.result import Result, Row, in_order
+from wordloom.run.compare.result import Result, Row, in_order, paired
 from wordloom.run.compare.tables import csv_of, text_of
 from wordloom.text import Tokenizer
 
@@ -244,7 +246,8 @@ def made_result(rng: random.Random) -> tuple[Result, dict[str, np.ndarray], Held
     result = Result(
         folder=None, budget=Budget.parse("tokens=1M"), text="text", prompt="p", unit=held_out.unit,
         units=40, held_out_bytes=held_out.n_bytes, tokenizer="byte", seeds=2,
-        rows=in_order(rows, held_out), signature="s", notes=["a note"],
+        rows=in_order(rows, held_out), pairs=paired(rows, held_out), first_seed=7, signature="s",
+        notes=["a note"],
     )  # fmt: skip
     return result, bits, held_out
 
@@ -264,6 +267,22 @@ def test_differences_are_paired_by_unit(rng: random.Random) -> None:
         assert row.difference_interval == pytest.approx((ratio - half, ratio + half), rel=1e-4)
     assert others[-1].name == "lzma"
     assert others[-1].difference_interval is None
+    names = [row.title for row in result.causal[:-1]]
+    assert [(pair.first, pair.second) for pair in result.pairs] == list(combinations(names, 2))
+    for pair, row in zip(result.pairs, others, strict=False):  # those of the best one come first
+        if pair.first == best.title and row.title == pair.second:
+            assert pair.interval == pytest.approx(row.difference_interval)
+    for pair in result.pairs:
+        assert pair.is_certain == (not pair.interval[0] <= 0 <= pair.interval[1])
+
+
+def test_differences_are_to_the_best_trained_model(rng: random.Random) -> None:
+    result, bits, held_out = made_result(rng)
+    rows = [(replace(row, difference=None, parameters=5), bits.get(row.name)) for row in result.causal]
+    rows = [(replace(row, score=0.5, parameters=None) if row.name == "a" else row, of) for row, of in rows]
+    first, second, *_ = in_order(rows, held_out)
+    assert (first.name, second.difference) == ("a", None)
+    assert first.difference == pytest.approx(first.score - second.score)
 
 
 def test_tables_hold_every_row(rng: random.Random) -> None:
@@ -273,7 +292,7 @@ def test_tables_hold_every_row(rng: random.Random) -> None:
         assert row.title in text
     assert "note: a note" in text
     rows = list(csv.DictReader(io.StringIO(csv_of(result))))
-    assert [row["name"] for row in rows if row["seed"] in ("", "0")] == [row.name for row in result.rows]
+    assert [row["name"] for row in rows if row["seed"] in ("", "7")] == [row.name for row in result.rows]
     assert {row["blimp"] for row in rows if row["name"] == "bert"} == {"0.5"}
     assert json.loads(json.dumps(result.as_dict()))["budget"] == {"kind": "tokens", "amount": 1e6}
 

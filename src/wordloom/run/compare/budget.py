@@ -49,10 +49,10 @@ class Budget(NamedTuple):
         """Return the budget that ``tokens=50M``, ``flops=1e15`` or ``minutes=30`` names."""
         kind, equals, amount = text.partition("=")
         if not equals or kind.strip() not in KINDS:
-            hint = f"{did_you_mean(kind.strip(), KINDS)} " if equals else ""
-            raise RecipeError(
-                f"--budget {text!r} names no budget; {hint}Write tokens=50M, flops=1e15 or minutes=30"
+            hint = (
+                did_you_mean(kind.strip(), KINDS) if equals else "write tokens=50M, flops=1e15 or minutes=30"
             )
+            raise RecipeError(f"--budget {text!r} names no budget; {hint}")
         return cls(cast(Kind, kind.strip()), parse_amount(amount, f"--budget {kind.strip()}"))
 
     def __str__(self) -> str:

@@ -25,7 +25,7 @@ from wordloom.run.compare.kept import keep, kept
 from wordloom.run.compare.measuring import Measured, measured, task_score
 from wordloom.run.compare.references import LZMA, ngram_task, reference
 from wordloom.run.compare.report import write_report
-from wordloom.run.compare.result import Result, Row, entry_row, in_order
+from wordloom.run.compare.result import Pair, Result, Row, entry_row, in_order, paired
 from wordloom.run.compare.runs import Run, train_run
 from wordloom.run.compare.schedule import Schedule
 from wordloom.run.compare.settings import Settings, base_recipe
@@ -41,6 +41,7 @@ SETTINGS = "compare.json"
 _ADDED = ("families", "recipes", "tasks")  # those of before stay
 _FREE = (*_ADDED, "seeds")
 _UNEQUAL = 0.02  # a difference in parameters that is reported
+_FEW_STEPS = 30  # of a trial of a learning rate
 _MISSED = 1.25  # a factor between the time taken and a budget in minutes that is reported
 
 
@@ -220,7 +221,13 @@ class Comparison:
             if self.stopped:
                 return None
             self._say(f"measuring   {run.name}")
-        return measured(run, self.shared.held_out, self.shared.prompt, self._scores, first=first)
+        found = measured(run, self.shared.held_out, self.shared.prompt, self._scores, first=first)
+        if not run.entry.encodes and len(found.bits) != len(self.shared.held_out.sizes):
+            raise CheckpointError(
+                f"{self._scores / run.name}.json is of another held-out text; remove it, and the same "
+                "command makes it again"
+            )
+        return found
 
     def _tasks(self, name: str, measure: Callable[[str], float | None]) -> dict[str, float | None]:
         """Return the score of ``name`` on each task; each is measured once, and kept.
@@ -243,6 +250,10 @@ class Comparison:
             found[task] = score["accuracy"]
             if "left_out" in score:
                 self._notes[score["left_out"]] = None
+            elif score["accuracy"] is None:
+                self._notes[f"{name} is not scored on {task}, which a model of its kind does not answer"] = (
+                    None
+                )
         return found
 
     def _references(self) -> Iterator[tuple[Row, Floats | None]]:
@@ -290,7 +301,7 @@ class Comparison:
         shared = self.shared
         rows = [row for entry in shared.entries if (row := self._row(entry)) is not None]
         rows += self._references()
-        ordered = in_order(rows, shared.held_out)
+        ordered, pairs = in_order(rows, shared.held_out), paired(rows, shared.held_out)
         held_out = shared.base.data.validation or f"the last part of {_named(shared.base.data.train)}"
         result = Result(
             folder=shared.folder,
@@ -302,9 +313,11 @@ class Comparison:
             held_out_bytes=shared.held_out.n_bytes,
             tokenizer=f"{shared.tokenizer.kind}, {shared.tokenizer.vocab_size:,} tokens",
             seeds=shared.settings.seeds,
+            first_seed=shared.base.seed,
             rows=ordered,
+            pairs=pairs,
             signature=shared.signature(),
-            notes=[*self._notes, *self._cautions(ordered)],
+            notes=[*self._notes, *self._cautions(ordered, pairs)],
             stopped=self.stopped,
         )
         if ordered:
@@ -312,8 +325,21 @@ class Comparison:
             write_report(result, shared.folder)
         return result
 
-    def _cautions(self, rows: Sequence[Row]) -> Iterator[str]:
-        """Yield notes on rates at the edge, unequal sizes, missed minutes and missing intervals."""
+    def _cautions(self, rows: Sequence[Row], pairs: Sequence[Pair]) -> Iterator[str]:
+        """Yield notes on what the numbers cannot tell, and on models that differ in more than their kind."""
+        for pair in pairs:
+            if not pair.is_certain:
+                yield f"{pair.first} and {pair.second}: the interval of their difference includes 0"
+        steps = [
+            run.recipe.train.steps or 0
+            for entry in self.shared.entries
+            for run in self.schedule.trials(entry)
+        ]
+        if steps and min(steps) < _FEW_STEPS:
+            yield (
+                f"learning rates were tried for as few as {min(steps)} steps, which tell little; "
+                "give a larger budget"
+            )
         for row in rows:
             if row.edge is not None:
                 yield f"{row.title}: the best learning rate, {row.rate:g}, is the {row.edge} that was tried"

@@ -11,6 +11,7 @@ import numpy as np
 from wordloom.data import Document
 from wordloom.data.rows.minimal_pairs import MinimalPair, minimal_pairs
 from wordloom.data.sets.fetch import files_of
+from wordloom.errors import CheckpointError
 from wordloom.evaluate.references import KneserNey
 from wordloom.run.compare.entries import NGRAM
 from wordloom.run.compare.held_out import Floats, HeldOut, byte_stream
@@ -45,6 +46,10 @@ def reference(
     if name == LZMA:
         return Row(name=LZMA, title="lzma, given the training text", score=found["score"]), None
     bits = np.array(found["bits"])
+    if len(bits) != len(held_out.sizes):
+        raise CheckpointError(
+            f"{file} is of another held-out text; remove it, and the same command makes it again"
+        )
     row = Row(
         name=NGRAM,
         title=f"order-{_ORDER} Kneser-Ney n-gram of bytes",

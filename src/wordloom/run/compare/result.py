@@ -39,7 +39,7 @@ class Row:
         score: bits per byte, the mean over the seeds; the pseudo-perplexity of an encoder.
         interval: its 95 % interval over units of the text.
         seeds: the score of each seed.
-        difference: the bits per byte above those of the best row.
+        difference: the bits per byte above those of the best trained model, negative for a better reference.
         difference_interval: the 95 % interval of the difference, paired by unit.
         parameters, weights: with and without embeddings.
         rate: the learning rate that was chosen.
@@ -87,8 +87,26 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pair:
+    """How many bits per byte ``second`` needs above ``first``, with its 95 % interval, paired by unit."""
+
+    first: str
+    second: str
+    difference: float
+    interval: Interval
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the interval excludes 0."""
+        return self.interval[0] > 0 or self.interval[1] < 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
-    """A comparison; ``rows`` are in the order of their scores, encoders behind."""
+    """A comparison; ``rows`` are in the order of their scores, encoders behind.
+
+    ``pairs`` holds the difference of each two rows with bits for every unit, the better one first.
+    """
 
     folder: Path
     budget: Budget
@@ -99,7 +117,9 @@ class Result:
     held_out_bytes: int
     tokenizer: str
     seeds: int
+    first_seed: int
     rows: Sequence[Row]
+    pairs: Sequence[Pair] = ()
     signature: str
     notes: Sequence[str] = ()
     stopped: bool = False
@@ -174,19 +194,39 @@ def _point(run: Run, found: Measured) -> Point:
 
 
 def in_order(rows: Sequence[tuple[Row, Floats | None]], held_out: HeldOut) -> list[Row]:
-    """Return the rows from the best to the worst, with their differences to the best; encoders behind.
+    """Return the rows from the best to the worst, encoders behind, with their differences to one row.
 
-    A row without bits for each unit has a difference without an interval.
+    That row is the best trained model, or the best reference where no model is trained.  A row without bits
+    for each unit has a difference without an interval.
     """
     causal = sorted((pair for pair in rows if not pair[0].encodes), key=lambda pair: pair[0].score)
     encoders = sorted((row for row, _ in rows if row.encodes), key=lambda row: row.score)
     if not causal:
         return encoders
-    best, best_bits = causal[0]
-    found = [best]
-    for row, bits in causal[1:]:
+    best, best_bits = next((pair for pair in causal if pair[0].parameters is not None), causal[0])
+    found = []
+    for row, bits in causal:
+        if row is best:
+            found.append(row)
+            continue
         interval = None
         if bits is not None and best_bits is not None:
             interval = held_out.statistics(bits - best_bits).interval()
         found.append(replace(row, difference=row.score - best.score, difference_interval=interval))
     return [*found, *encoders]
+
+
+def paired(rows: Sequence[tuple[Row, Floats | None]], held_out: HeldOut) -> list[Pair]:
+    """Return the difference of each two rows that have bits for every unit; none without intervals."""
+    known = [(row, bits) for row, bits in rows if bits is not None and not row.encodes]
+    known.sort(key=lambda pair: pair[0].score)
+    found = []
+    for i, (first, less) in enumerate(known):
+        for second, more in known[i + 1 :]:
+            interval = held_out.statistics(more - less).interval()
+            if interval is not None:
+                difference = second.score - first.score
+                found.append(
+                    Pair(first=first.title, second=second.title, difference=difference, interval=interval)
+                )
+    return found

@@ -80,7 +80,12 @@ class Schedule:
 
     def curve(self, entry: Entry, rate: float) -> list[Run]:
         """Return the runs with smaller budgets, for the line of ``entry`` in the picture."""
-        return [] if entry.encodes else [self._run(entry, "curve", share, rate) for share in CURVE]
+        if entry.encodes:
+            return []
+        runs = [self._run(entry, "curve", share, rate) for share in CURVE]
+        others = [self._run(entry, "rate", TENTH, rate), self._run(entry, "final", 1.0, rate)]
+        steps = [run.recipe.train.steps for run in others]
+        return [run for run in runs if run.recipe.train.steps not in steps]  # equal in a small budget
 
     def points(self, entry: Entry, rate: float) -> list[Run]:
         """Return all runs of ``entry`` with a smaller budget and this learning rate, by budget."""

@@ -12,6 +12,10 @@ from wordloom.files import write_text
 from wordloom.run.compare.result import Interval, Result, Row
 
 TABLE = "table"
+_EXPLAINED = (
+    "seeds: the lowest and the highest score; tokens/s: greedy decoding at batch 1; memory: the peak of a "
+    "training step"
+)
 
 
 def write_tables(result: Result, folder: Path) -> None:
@@ -24,7 +28,7 @@ def write_tables(result: Result, folder: Path) -> None:
 def columns_of(result: Result) -> tuple[list[str], list[list[str]]]:
     """Return the headings and the cells of the table of all models with bits per byte."""
     headings = [
-        *("model", "bits/byte", "95 % interval", "seeds", "above the best"),
+        *("model", "bits/byte", "95 % interval", "seeds", "above the best model"),
         *("parameters", "without embeddings", "tokens", "FLOPs", "minutes", "tokens/s", "memory MB"),
         *result.tasks,
     ]
@@ -106,6 +110,7 @@ def text_of(result: Result) -> str:
     if result.encoders:
         parts += ["", "encoders, which pseudo-perplexity compares with one another only", ""]
         parts += [_aligned(*encoder_columns(result))]
+    parts += ["", _EXPLAINED]
     rates = ", ".join(f"{row.title} {row.rate:g}" for row in result.rows if row.rate is not None)
     parts += ["", f"learning rates: {rates}" if rates else "", result.signature]
     parts += [f"note: {note}" for note in result.notes]
@@ -141,7 +146,14 @@ def csv_of(result: Result) -> str:
         for number, score in enumerate(row.seeds or [row.score]):
             writer.writerow(
                 [
-                    *(row.name, row.title, measure, number if row.seeds else None, score, row.score),
+                    *(
+                        row.name,
+                        row.title,
+                        measure,
+                        result.first_seed + number if row.seeds else None,
+                        score,
+                        row.score,
+                    ),
                     *(low, high, row.difference, below, above, row.parameters, row.weights, row.rate),
                     *(row.tokens, row.flops, row.minutes, row.decoded_per_second, row.memory),
                     *(row.tasks.get(name) for name in result.tasks),
