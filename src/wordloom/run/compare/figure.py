@@ -39,6 +39,7 @@ def comparison_figure(result: Result) -> Any:
     panel.set_xscale("log")
     panel.set_xlabel(_LABELS[result.budget.kind], **figures.NAME)
     panel.set_ylabel("bits per byte of held-out text", **figures.NAME)
+    panel.tick_params(labelsize=figures.FONT - 1)
     panel.grid(color=figures.GRID, linewidth=0.6, which="both")
     panel.set_axisbelow(True)
     figures.hide_frame(panel)
