@@ -327,9 +327,13 @@ class Comparison:
 
     def _cautions(self, rows: Sequence[Row], pairs: Sequence[Pair]) -> Iterator[str]:
         """Yield notes on what the numbers cannot tell, and on models that differ in more than their kind."""
+        seeds = {row.title: row.seeds for row in rows}
         for pair in pairs:
+            better, worse = seeds[pair.first], seeds[pair.second]
             if not pair.is_certain:
                 yield f"{pair.first} and {pair.second}: the interval of their difference includes 0"
+            elif better and worse and max(better) > min(worse):
+                yield f"{pair.first} and {pair.second}: the scores of their seeds overlap"
         steps = [
             run.recipe.train.steps or 0
             for entry in self.shared.entries
