@@ -10,6 +10,7 @@ import typer
 from wordloom.cli import options
 from wordloom.cli.options import option
 from wordloom.cli.usage import refuse
+from wordloom.errors import CheckpointError
 
 
 def command(
@@ -19,7 +20,7 @@ def command(
         "gguf", "The format. gguf: a GPT-2 or a LLaMA for llama.cpp; onnx: an encoder for onnxruntime."
     ),
     out: Path | None = option(
-        None, "The new file.  [default: CHECKPOINT/NAME.gguf or .onnx]", metavar="FILE"
+        None, "The new file.  [default: CHECKPOINT/NAME-DTYPE.gguf or CHECKPOINT/NAME.onnx]", metavar="FILE"
     ),
     dtype: Literal["f32", "f16", "bf16", "q8_0"] = option(
         "f16", "The numbers of matrices in a gguf; q8_0 has 8 bits and a scale for 32 numbers."
@@ -32,6 +33,8 @@ def command(
     GPT-2 or a LLaMA can be written, also with bands of attention (band:N) in some layers or all. ONNX is for
     encoders: onnxruntime computes the vectors of tokens, and of texts if the folder says how to pool them.
     """
+    if not checkpoint.is_dir():
+        raise CheckpointError(f"{checkpoint} is no folder; give that of a trained model")
     name = checkpoint.resolve().name
     if to == "onnx":
         from wordloom.run.export.onnx import export_onnx

@@ -152,6 +152,12 @@ def test_the_command_on_a_trained_sentence_encoder(tmp_path: Path) -> None:
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["gguf", "onnx"])
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path, kind: str) -> None:
+    done = CliRunner().invoke(app, ["export", str(tmp_path / "nowhere"), "--to", kind])
+    assert "nowhere is no folder; give that of a trained model" in str(done.exception)
+
+
 def test_refusals(tmp_path: Path, rng: random.Random) -> None:
     shape = {"vocab_size": 20, "max_seq_len": 8, "dim": 8, "n_layers": 1, "n_heads": 2}
     for config, says in (
