@@ -93,13 +93,19 @@ def _samples(result: Result) -> str:
 
 
 def _rates(result: Result) -> str:
-    """Return the validation losses of the learning rates that were tried."""
+    """Return the validation losses of the learning rates that were tried, a row for each model."""
+    every = sorted({rate for row in result.rows for rate, _ in row.trials})
     rows = []
     for row in result.rows:
-        for rate, loss in row.trials:
-            shown = "diverged" if loss is None else f"{loss:.4f}"
-            rows.append([row.title, f"{rate:g}", shown, "chosen" if rate == row.rate else ""])
-    if not rows:
+        if row.trials:
+            losses = dict(row.trials)
+            rows.append([row.title, *(_loss(losses, rate, row.rate) for rate in every)])
+    title = "Validation loss by learning rate, at a tenth of the budget; * is the rate that was chosen"
+    return table_as_html(title, ["model", *(f"{rate:g}" for rate in every)], rows) if rows else ""
+
+
+def _loss(losses: dict[float, float | None], rate: float, chosen: float | None) -> str:
+    if rate not in losses:
         return ""
-    title = "Validation loss by learning rate, at a tenth of the budget"
-    return table_as_html(title, ["model", "learning rate", "loss", ""], rows)
+    loss = losses[rate]
+    return f"{'* ' * (rate == chosen)}{'diverged' if loss is None else f'{loss:.4f}'}"
