@@ -221,6 +221,25 @@ def log_sum_exp(rng: random.Random, drawn: Drawn) -> None:
     assert torch.equal(fused.log_sum_exp(logits).isfinite(), ~logits.isnan().any(dim=-1) & wanted.isfinite())
 
 
+def token_scores(rng: random.Random, drawn: Drawn) -> None:
+    dtype, N, V = a_dtype(rng), size(rng, 20), size(rng, 300)
+    drawn |= {"dtype": dtype, "N": N, "V": V}
+    logits = tensor(rng, N, V, dtype=dtype) * rng.choice([1, 30])
+    if rng.random() < 0.5:
+        logits = logits.round()  # equal logits
+    targets, chosen = (torch.tensor([rng.randrange(V) for _ in range(N)]) for _ in range(2))
+    wide = logits.double()
+    scored = wide.gather(1, targets[:, None])
+    nats, ranks, best = fused.token_scores(logits, targets, chosen)
+    wanted = F.cross_entropy(wide, targets, reduction="none")
+    torch.testing.assert_close(nats.double(), wanted, atol=1e-5, rtol=1e-6)
+    assert torch.equal(ranks, 1 + (wide > scored).sum(1))
+    assert torch.equal(best, wide.gather(1, chosen[:, None])[:, 0] == wide.amax(1))
+    row = rng.randrange(N)
+    logits[row, rng.randrange(V)] = rng.choice([torch.nan, torch.inf])
+    assert not fused.token_scores(logits, targets, chosen)[0][row].isfinite()
+
+
 def cross_entropy(rng: random.Random, drawn: Drawn) -> None:
     dtype, N, D, V = a_dtype(rng), size(rng, 50), size(rng, 40), size(rng, 200)
     bias, smoothing, chunk = rng.random() < 0.5, rng.choice([0.0, 0.1]), rng.choice([1, 4000, 1 << 26])
@@ -333,8 +352,8 @@ def encoder(rng: random.Random, drawn: Drawn) -> None:
 CASES: dict[str, Callable[[random.Random, Drawn], None]] = {
     case.__name__: case
     for case in (
-        attention, sparse_attention, elementwise, rms_norm, rotation, log_sum_exp, cross_entropy, products,
-        recurrence, encoder,
+        attention, sparse_attention, elementwise, rms_norm, rotation, log_sum_exp, token_scores,
+        cross_entropy, products, recurrence, encoder,
     )
 }  # fmt: skip
 

@@ -108,6 +108,37 @@ def log_sum_exp(start: int, stop: int, V: int, logits: Stored, out: Floats) -> N
 
 @parallel
 @leaf
+def token_scores(
+    start: int,
+    stop: int,
+    V: int,
+    logits: Stored,
+    targets: Integers,
+    chosen: Integers,
+    nats: Floats,
+    larger: Floats,
+    best: Floats,
+) -> None:
+    """Scores of two tokens of each row of logits [N, V].
+
+    nats [N] = -log softmax at ``targets``; larger [N] = the number of larger logits, as a float; best [N] = 1
+    where the logit of ``chosen`` is the largest, else 0.
+    """
+    for row in range(start, stop):
+        first = row * V
+        most, scored = highest(logits, first, V), load(logits, first + targets[row])
+        total, count = f4(0.0), f4(0.0)
+        for i in range(first, first + V):
+            value = load(logits, i)
+            total += exp(value - most)
+            count += f4(1.0) if value > scored else f4(0.0)
+        nats[row] = np.log(total) - (scored - most)
+        larger[row] = count
+        best[row] = f4(1.0) if load(logits, first + chosen[row]) == most else f4(0.0)
+
+
+@parallel
+@leaf
 def softmax_error(
     start: int, stop: int, V: int, smoothing: float, logits: Stored, targets: Integers, losses: Floats
 ) -> None:

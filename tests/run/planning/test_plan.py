@@ -253,7 +253,11 @@ def test_an_adapter_needs_less(tmp_path: Path) -> None:
     ("given", "error", "words"),
     [
         (["rnn-ptb-small"], RecipeError, "knows the train.objectives"),
-        (["gru-ptb-small", "train.objective=causal_lm"], RecipeError, "causal Transformers gpt, gpt2, llama"),
+        (
+            ["gru-ptb-small", "train.objective=causal_lm", "data.restart_share=0.1"],
+            RecipeError,
+            "causal Transformers gpt, gpt2, llama",
+        ),
         (["mrpc"], RecipeError, "'classification'"),
         (["bert-base"], RecipeError, "'masked_lm"),
         (["roberta-base"], RecipeError, "'roberta'"),
