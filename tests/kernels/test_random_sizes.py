@@ -80,7 +80,7 @@ def test_no_program_touches_memory_beyond_its_tensors(forked):
         for name, value in vars(module).items()
         if isinstance(value, Kernel)
     }
-    assert len(every) == 23
+    assert len(every) == 24
     assert set(lines[-1].removeprefix("ran: ").split()) == every
 
 
