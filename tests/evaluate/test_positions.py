@@ -37,15 +37,27 @@ def a_model(tokenizer: Tokenizer, **settings: Any) -> Any:
     return model.eval()
 
 
-def test_groups_by_hand(tokenizer: Tokenizer) -> None:
+def a_recurrent_model(tokenizer: Tokenizer) -> Any:
+    config = RNNConfig(
+        vocab_size=tokenizer.vocab_size, dim=12, cell=random.choice(["lstm", "gru", "rnn_tanh"])
+    )
+    return build(config, generator=torch.Generator().manual_seed(random.randrange(99))).eval()
+
+
+@pytest.mark.parametrize("kind", ["llama", "recurrent", "recurrent behind eos", "llama behind eos"])
+def test_groups_by_hand(tokenizer: Tokenizer, kind: str) -> None:
     window = random.choice([1, 7, 16, 17, 40, 64])
-    model, lengths = a_model(tokenizer), tokenizer.byte_lengths()
+    tokenizer = tokenizer.with_start(eos="eos" in kind)
+    model = a_model(tokenizer) if "llama" in kind else a_recurrent_model(tokenizer)
+    lengths = tokenizer.byte_lengths()
     nats, sizes, counts = ([0.0] * window for _ in range(3))
     for text in TEXTS:
         ids = [tokenizer.eos_id, *tokenizer.encode(text).ids]
         for begin in range(0, len(ids) - 1, window):
             part = ids[begin : begin + window + 1]
-            logprobs = model(torch.tensor([part[:-1]]))[0].log_softmax(dim=-1)
+            # the state of a recurrent model is empty there
+            later = [tokenizer.eos_id] if begin and kind == "recurrent behind eos" else []
+            logprobs = model(torch.tensor([[*later, *part[:-1]]]))[0].log_softmax(dim=-1)[len(later) :]
             for i, target in enumerate(part[1:]):
                 nats[i] -= float(logprobs[i, target].detach())
                 sizes[i] += float(lengths[target])

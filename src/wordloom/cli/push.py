@@ -10,6 +10,8 @@ from typer import Argument
 from wordloom.cli import options
 from wordloom.cli.options import option
 
+_NAMED = 10  # files that stay here
+
 
 def command(
     checkpoint: options.CHECKPOINT,
@@ -34,7 +36,8 @@ def command(
     for each in files:
         typer.echo(f"{each.bytes:>15,}  {each.name}")
     if others:
-        typer.echo(f"note: not uploaded without --also: {', '.join(others)}", err=True)
+        more = f" and {len(others) - _NAMED:,} more" if len(others) > _NAMED else ""
+        typer.echo(f"note: not uploaded without --also: {', '.join(others[:_NAMED])}{more}", err=True)
     for gap in left_open(checkpoint):
         typer.echo(f"note: the card has to be filled in: {gap}", err=True)
     if dry_run:

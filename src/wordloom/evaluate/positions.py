@@ -42,8 +42,9 @@ def bits_by_position(
     """Return bits per byte by the number of tokens that the model has read before.
 
     Each document is divided into windows of ``window`` tokens (None: the model's ``max_seq_len``), and the
-    model reads every window from its beginning; a recurrent one, whose state is empty there, behind the start
-    token.  Positions 1 to 16 are a group, 17 to 32, 33 to 64, ...
+    model reads every window from its beginning.  A recurrent model has an empty state there; if it has
+    learned to read texts behind the end token, each window begins with it too.  Positions 1 to 16 are a
+    group, 17 to 32, 33 to 64, ...
 
     Raises EvaluationError for a window that the model cannot read, for a tokenizer that loses characters, and
     for a text without tokens to predict.
@@ -56,7 +57,8 @@ def bits_by_position(
         allowed = f"1 to {longest}" if longest is not None else "1 or more"
         raise EvaluationError(f"a window of {window} tokens does not fit the model; allowed: {allowed}")
     reader = Reader(tokenizer, start="auto", end="none", specials=specials)
-    starts_anew = any(isinstance(module, Recurrent) for module in model.modules())
+    is_recurrent = any(isinstance(module, Recurrent) for module in model.modules())
+    later = [] if tokenizer.start_id is None or not is_recurrent else [tokenizer.start_id]
     nats, sizes, counts = (np.zeros(window) for _ in range(3))
 
     def stretches() -> Any:
@@ -66,11 +68,8 @@ def bits_by_position(
             inputs, targets, size = text.sequence[:-1], text.sequence[1:], text.token_bytes[1:]
             for begin in range(0, len(inputs), window):
                 part = slice(begin, begin + window)
-                before = reader.before if begin and starts_anew else []
-                yield (
-                    size[part],
-                    Stretch(np.concatenate([before, inputs[part]]).astype(np.int64), targets[part]),
-                )
+                read = np.concatenate([later if begin else [], inputs[part]]).astype(np.int64)
+                yield size[part], Stretch(read, targets[part])
 
     for size, found in likelihoods(model, stretches(), batch_size=max(1, BATCH_TOKENS // window)):
         n = len(found.nats)

@@ -76,15 +76,13 @@ def token_scores(logits: Tensor, targets: Tensor, chosen: Tensor) -> tuple[Tenso
     int64, 1 + the number of larger logits; and whether the logit of ``chosen`` [N] is the largest, bool.  The
     loss is not finite where a logit is NaN or infinity.
     """
-    logits, V = logits.contiguous(), logits.shape[1]
-    is_exact = V < 1 << 24  # numbers that float32 counts to
-    known = (
-        all(_class_numbers(numbers, logits.shape) for numbers in (targets, chosen)) if len(logits) else False
-    )
-    if known and is_exact and not logits.requires_grad and fits(logits):
-        nats, larger, best = (torch.empty(len(logits)) for _ in range(3))
+    logits = logits.contiguous()
+    N, V = logits.shape
+    may = N > 0 and V < 1 << 24 and not logits.requires_grad  # float32 counts to 2**24
+    if may and fits(logits) and all(_class_numbers(each, logits.shape) for each in (targets, chosen)):
+        nats, larger, best = (torch.empty(N) for _ in range(3))
         arguments = (logits, targets.contiguous(), chosen.contiguous(), nats, larger, best)
-        run("elementwise.token_scores", logits.dtype, *logits.shape, *arguments)
+        run("elementwise.token_scores", logits.dtype, N, V, *arguments)
         return nats, larger.long() + 1, best.bool()
     logits = logits.float()
     # log_softmax reads the logits in one pass, and is three times as fast as logsumexp

@@ -143,7 +143,10 @@ class CausalData(LabelColumns, TextData):
     mask_document_starts: bool | None = None
     """Leave the first token of a document unscored. By default as data.document_mask."""
     restart_share: Annotated[
-        float, OnlyIf("train.objective", ("truncated_bptt",)), OnlyIf("document_mask", (False,))
+        float,
+        OnlyIf("train.objective", ("truncated_bptt",)),
+        OnlyIf("document_mask", (False,)),
+        OnlyIf("label_prefix", (False,)),
     ] = Field(0.1, ge=0, le=1)
     """Share of the windows that begin with an empty recurrent state and the end token, as every text does
     when the model is used."""

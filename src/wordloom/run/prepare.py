@@ -116,12 +116,13 @@ def causal_part(
 
 
 def start_id(recipe: Recipe, tokenizer: Tokenizer) -> int | None:
-    """Return the token that a recurrent model reads behind an empty state; None if it learns of none.
+    """Return the token that a recurrent model learns to begin a text with; None if it learns of none.
 
-    With a document mask each document begins with an empty state, and the end token before it is masked.
+    With a document mask, each document begins with an empty state and its own first token.  A text with a
+    label begins with the label.
     """
     d = recipe.data_as(CausalData)
-    if recipe.train.objective != "truncated_bptt" or d.document_mask or not d.restart_share:
+    if recipe.train.objective != "truncated_bptt" or not d.restart_share or d.document_mask or d.label_prefix:
         return None
     return tokenizer.bos_id if tokenizer.adds_bos else tokenizer.eos_id
 

@@ -167,7 +167,9 @@ def _train(
     """Build what ``recipe`` names, train, and leave the finished model in the folder of ``run``."""
     if recipe.train.threads is not None:
         torch.set_num_threads(recipe.train.threads)
-    check_watched(recipe.train.inspect)
+    with ranks.together():
+        if ranks.is_first:
+            check_watched(recipe.train.inspect)
     is_tuned = recipe.train.allocator == "tuned" and tune_allocator()
     with ranks.first_before_others(), without_weights(is_sent_weights(recipe)):
         task, model, old = _build(recipe, resumed, progress)

@@ -28,6 +28,7 @@ _GENERIC = "PreTrainedTokenizerFast"  # the tokenizer_class of transformers that
 # A key of tokenizer_config.json: the frame that a task head put around texts, and the settings it replaced.
 # They are restored on loading, because the next model that uses the tokenizer has another frame or none.
 _BEFORE_FRAME = "wordloom_before_frame"
+# A key of it too: the model has learned to read every text behind eos.
 _STARTS_WITH_EOS = "wordloom_starts_with_eos"
 
 
@@ -216,7 +217,7 @@ class Tokenizer:
 
     @property
     def start_id(self) -> int | None:
-        """The token before every prompt: bos if :attr:`adds_bos` is true, eos of :meth:`with_start`."""
+        """The token before every prompt: bos if :attr:`adds_bos` is true, eos after :meth:`with_start`."""
         if self.adds_bos:
             return self.bos_id
         return self.eos_id if self._config.get(_STARTS_WITH_EOS) else None
@@ -330,14 +331,15 @@ class Tokenizer:
         """
         return self if self.eos_id is None else self.with_frame((), (self.eos_id,), (self.eos_id,))
 
-    def with_start(self) -> Tokenizer:
-        """Return the tokenizer with eos before every prompt, unless it adds a bos or has no eos.
+    def with_start(self, *, eos: bool) -> Tokenizer:
+        """Return the tokenizer with or without ``eos`` before every prompt.
 
-        Only Wordloom reads this from a model folder.
+        One that adds a bos, or has no eos, is returned unchanged.  Only Wordloom reads this from a folder.
         """
-        if self.adds_bos or self.eos_id is None:
+        if self.adds_bos or self.eos_id is None or eos == bool(self._config.get(_STARTS_WITH_EOS)):
             return self
-        return self._changed({**self._config, _STARTS_WITH_EOS: True})
+        config = {key: value for key, value in self._config.items() if key != _STARTS_WITH_EOS}
+        return self._changed(config | ({_STARTS_WITH_EOS: True} if eos else {}))
 
     def with_frame(
         self,

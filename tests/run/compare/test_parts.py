@@ -277,7 +277,7 @@ def test_differences_are_paired_by_unit(rng: random.Random) -> None:
         if pair.first == best.title and row.title == pair.second:
             assert pair.interval == pytest.approx(row.difference_interval)
     for pair in result.pairs:
-        assert pair.is_certain == (not pair.interval[0] <= 0 <= pair.interval[1])
+        assert pair.excludes_zero == (not pair.interval[0] <= 0 <= pair.interval[1])
 
 
 def test_differences_are_to_the_best_trained_model(rng: random.Random) -> None:

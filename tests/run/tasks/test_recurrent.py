@@ -188,9 +188,27 @@ def test_a_model_of_one_long_document_reads_a_text_behind_the_end_token(recurren
         lm = wordloom.load(run.folder)
         first = lm.tokenizer.prompt_ids("the")[0]
         assert (first == lm.tokenizer.eos_id) == (share > 0)  # what it has learned to begin with
+        logged = next(row["signature"] for row in lines(run.folder) if row["kind"] == "evaluate")
+        assert ("|start:eos|" in logged) == (share > 0)
         found = perplexity(lm.model, lm.tokenizer, ["the cat sat on"], start="eos", end="none")
         scores[share] = found["loss"].value
     assert scores[0.3] < 0.7 * scores[0.0], scores
+
+
+def test_a_tokenizer_of_another_model_begins_texts_as_the_new_model_learned(recurrent, tmp_path):
+    short = ["train.epochs=none", "train.steps=1", "train.schedule=constant"]
+    first = train(recurrent(), short, out=tmp_path / "lstm").folder
+    assert wordloom.load(first).tokenizer.start_id is not None
+    of_first = ["tokenizer.kind=none", "tokenizer.vocab_size=none", f"tokenizer.path={first}"]
+    for settings in (
+        ["train.objective=causal_lm"],
+        ["data.restart_share=0.0"],
+        ["data.document_mask=true"],
+    ):
+        other = train(recurrent(), [*short, *of_first, *settings], out=tmp_path / settings[0][:12]).folder
+        tokenizer = wordloom.load(other).tokenizer
+        assert tokenizer.start_id is None, settings
+        assert tokenizer.fingerprint == wordloom.load(first).tokenizer.fingerprint
 
 
 @pytest.mark.threads2

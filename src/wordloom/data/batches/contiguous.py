@@ -7,8 +7,8 @@ numbers: sample s is window s // rows of stream s % rows.
 
 A model that only ever continues a stream never meets the empty state that each text begins with when the
 model is used.  Some windows therefore begin with an empty state, as in Melis et al. 2018 (arXiv:1707.05589,
-section 4), and with a start token instead of their first one.  Without the token it is not enough: an empty
-state means one thing and a carried one another, and the model learns to tell them apart late.
+section 4), and with a start token instead of their first one, by which the model can tell an empty state from
+a carried one.
 """
 
 from __future__ import annotations

@@ -330,7 +330,7 @@ class Comparison:
         seeds = {row.title: row.seeds for row in rows}
         for pair in pairs:
             better, worse = seeds[pair.first], seeds[pair.second]
-            if not pair.is_certain:
+            if not pair.excludes_zero:
                 yield f"{pair.first} and {pair.second}: the interval of their difference includes 0"
             elif better and worse and max(better) > min(worse):
                 yield f"{pair.first} and {pair.second}: the scores of their seeds overlap"

@@ -87,7 +87,7 @@ def _measured_causal(
     if first:
         positions = bits_by_position(
             lm.model,
-            held_out.tokenizer,
+            lm.text_tokenizer,
             held_out.documents,
             window=run.recipe.train.seq_len,
             specials=held_out.specials,

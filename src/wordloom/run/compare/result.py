@@ -96,7 +96,7 @@ class Pair:
     interval: Interval
 
     @property
-    def is_certain(self) -> bool:
+    def excludes_zero(self) -> bool:
         """Whether the interval excludes 0."""
         return self.interval[0] > 0 or self.interval[1] < 0
 

@@ -264,11 +264,12 @@ def _last_line(path: Path, kind: str) -> dict[str, Any] | None:
     """Return the last line of this ``kind`` in a log; None without one."""
     if not path.exists():
         return None
-    lines: list[dict[str, Any]] = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for text in reversed(path.read_text(encoding="utf-8", errors="replace").splitlines()):
         with suppress(ValueError):  # a kill can cut a line
-            lines.append(json.loads(line))
-    return next((line for line in reversed(lines) if line.get("kind") == kind), None)
+            line = json.loads(text)
+            if isinstance(line, dict) and line.get("kind") == kind:
+                return line
+    return None
 
 
 def _scores_of_run(checkpoint: Checkpoint) -> list[dict[str, Any]]:

@@ -13,22 +13,15 @@ from wordloom.errors import CheckpointError, WordloomError
 from wordloom.run.checkpoint.loaders import read_checkpoint
 from wordloom.run.share.card import FILL_IN, NAME
 
-# The files of a model, by their name or their path.  Others, such as a text beside it, stay here.
+# The names of the files of a model.  Others, such as a text beside it, stay here.
 _OF_A_MODEL = (
-    *("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", "recipe.toml"),
+    *("config.json", "generation_config.json", "recipe.toml", "vocabulary.json", "average.json"),
+    *("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *(
-        "tokenizer.model",
-        "spiece.model",
-        "vocab.json",
-        "vocab.txt",
-        "merges.txt",
-        "encoder.json",
-        "vocab.bpe",
-    ),
-    *("vocabulary.json", "chat_template.jinja", "adapter_config.json", "average.json"),
+    *("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "merges.txt", "encoder.json"),
+    *("vocab.bpe", "chat_template.jinja", "adapter_config.json", "adapter_model.bin"),
     *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),
-    *("*.gguf", "*.onnx", NAME, "LICENSE*", "LICENCE*", "NOTICE*"),
+    *("*.gguf", "*.onnx", "*.onnx.data", NAME, "LICENSE*", "LICENCE*", "NOTICE*"),
 )
 _LOGS = ("metrics.jsonl", "ledger.json")
 _FOLDERS_KEPT_BACK = {"checkpoints", "trainer", "tensorboard", "views"}  # at any depth
@@ -45,7 +38,7 @@ def files_to_push(folder: str | Path, also: Sequence[str] = ()) -> tuple[list[Up
     """Return the files of a checkpoint that :func:`push` uploads, and the names of the others.
 
     The files are those of a model and its card, and those that match a pattern in ``also``.  Checkpoints and
-    logs of a run are in neither list.
+    logs of a run, and what begins with a dot, are in neither list.
 
     Raises CheckpointError for a folder without a model or without a model card, and for a pattern that
     matches no file.
@@ -66,10 +59,12 @@ def files_to_push(folder: str | Path, also: Sequence[str] = ()) -> tuple[list[Up
         matched.update(asked)
         if asked or any(fnmatch.fnmatchcase(path.name, pattern) for pattern in _OF_A_MODEL):
             uploads.append(Upload(name, path.stat().st_size))
-        elif name not in _LOGS and not name.endswith(".lock"):
+        elif name not in _LOGS and not name.endswith(".lock") and not name.startswith("."):
             others.append(name)
     if missing := [pattern for pattern in also if pattern not in matched]:
-        raise CheckpointError(f"--also: {folder} has no file '{missing[0]}'")
+        raise CheckpointError(
+            f"--also: no file of {folder} beside its checkpoints and logs is '{missing[0]}'"
+        )
     return uploads, others
 
 

@@ -43,8 +43,8 @@ def causal_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) 
     saved = Tokenizer.from_pretrained(start) if start else None
     tokenizer, parts = prepare_recipe(recipe, tokenizer=saved, progress=progress)
     validation = parts.get("validation")
-    # a recurrent model has learned to begin with this token, and its folder says so
-    begins = tokenizer if start_id(recipe, tokenizer) is None else tokenizer.with_start()
+    # the folder says whether the model has learned to read every text behind the end token
+    finished = tokenizer.with_start(eos=start_id(recipe, tokenizer) is not None)
     evaluate, scored = (None, {}) if validation is None else _evaluation(recipe, validation, tokenizer)
 
     def build_model() -> Any:
@@ -72,9 +72,9 @@ def causal_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) 
         ),
         evaluate=evaluate,
         scored=scored,
-        sample=_sampler(recipe, begins),
-        save=partial(save_model, tokenizer=begins),
-        tokenizer=begins,
+        sample=_sampler(recipe, finished),
+        save=partial(save_model, tokenizer=finished),
+        tokenizer=finished,
     )
 
 
@@ -130,6 +130,7 @@ def _evaluation(
         "stride": s.seq_len,
         "windows": windows.count,
         **({"state": "carried"} if carried else {}),
+        **({"start": "eos"} if start_id(recipe, tokenizer) is not None else {}),
         "documents": "apart" if recipe.data_as(CausalData).document_mask else "open",
         "starts": "unscored" if validation.mask_document_starts else "scored",
     }
