@@ -82,6 +82,12 @@ def agree(
 
 
 def attention(rng: random.Random, drawn: Drawn) -> None:
+    with mock.patch.object(fused, "has_amx", return_value=rng.random() < 0.5) as amx:
+        drawn["PyTorch's forward pass in bfloat16"] = amx.return_value
+        _attention(rng, drawn)
+
+
+def _attention(rng: random.Random, drawn: Drawn) -> None:
     dtype, own = a_dtype(rng), rng.random() < 0.5
     B, K, groups, T = size(rng, 3), size(rng, 3), size(rng, 3), size(rng, 140)
     is_causal = rng.random() < 0.5

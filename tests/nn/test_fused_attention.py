@@ -148,6 +148,43 @@ def test_causal_attention_reads_any_layout_of_heads():
     assert not fused.attention_fits(q[:, :, :1], k, v, is_causal=True)  # a query that stands after the keys
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1, 16), (2, 7, 4, 2, 32), (3, 65, 6, 1, 48), (1, 131, 3, 3, 64)])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_pytorch_computes_forward_and_we_backward_on_a_cpu_with_amx(monkeypatch, shape, is_causal):
+    monkeypatch.setattr(fused, "has_amx", lambda: True)
+    B, T, H, K, E = shape
+    sizes = ((B, T, H, E), (B, T, K, E), (B, T, K, E))
+    inputs = [draw(*size, dtype=torch.bfloat16, seed=seed, scale=0.5) for seed, size in enumerate(sizes)]
+    q, k, v = (x.transpose(1, 2) for x in inputs)
+    assert fused.attention_fits(q, k, v, is_causal=is_causal)
+    flash = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=0.3, enable_gqa=True)
+    assert torch.equal(fused.attention(q, k, v, scale=0.3, is_causal=is_causal), flash)
+
+    def fast(*inputs):
+        heads = [x.transpose(1, 2) for x in inputs]
+        return fused.attention(*heads, scale=0.3, is_causal=is_causal)
+
+    def plain(*inputs):
+        q, k, v = (x.transpose(1, 2) for x in inputs)
+        k, v = (x.repeat_interleave(H // K, dim=1) for x in (k, v))
+        return weights_of(q, k, None, is_causal=is_causal, scale=0.3) @ v
+
+    agree(fast, plain, inputs, torch.bfloat16, "Attention")
+
+
+def test_pytorch_keeps_what_it_computes_faster_with_amx(monkeypatch):
+    monkeypatch.setattr(fused, "has_amx", lambda: True)
+    keys, many, more = (draw(1, 1, S, 64, dtype=torch.bfloat16) for S in (256, 257, 1025))
+    assert fused.attention_fits(keys, keys, keys)
+    assert not fused.attention_fits(many, many, many)
+    assert fused.attention_fits(many, many, many, is_causal=True)
+    assert not fused.attention_fits(more, more, more, is_causal=True)
+    assert fused.attention_fits(more, more, more, is_causal=True, dropout=0.1)  # PyTorch's has no dropout
+    with torch.no_grad():
+        assert not fused.attention_fits(keys, keys, keys)
+        assert fused.attention_fits(keys.float(), keys.float(), keys.float())
+
+
 @blocked
 def test_few_queries_without_a_gradient_go_to_pytorch():
     """As of rows that write a token each: nothing of many keys is laid out for one product."""

@@ -25,6 +25,11 @@ from wordloom.nn.linear import has_amx, mkl_is_a_guest
 # faster: on Zen 4 twice as fast for one query.
 FEW_QUERIES = 32
 
+# On a CPU with AMX, PyTorch's forward pass in bfloat16 takes half our time.  Its backward pass takes longer
+# than ours for up to this many elements of a head's keys (for 16 keys of 64, twelve times as long), and for
+# up to four times as many in causal attention, where ours does half the work.
+FLASH_ELEMENTS = 256 * 64
+
 
 def gelu_tanh(x: Tensor) -> Tensor:
     """``F.gelu(x, approximate="tanh")``; forward also computes the slope, so backward is one product."""
@@ -147,7 +152,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
 
 
-def attention_fits(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False) -> bool:
+def attention_fits(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, dropout: float = 0.0) -> bool:
     """Return whether :func:`attention` accepts these and is the faster path."""
     if torch.compiler.is_compiling() or q.numel() < programs.MINIMUM_ELEMENTS:
         return False
@@ -166,16 +171,26 @@ def attention_fits(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False) 
             return False
         if t.stride(3) != 1 or t.stride(2) < t.shape[3]:  # the BLAS takes no overlapping rows
             return False
+    elements = k.shape[2] * k.shape[3]
+    if not dropout and flash_is_faster(q.dtype, elements, is_causal=is_causal, trains=trains):
+        return False
     return attention_program(q.dtype, q.shape[3])
 
 
 def attention_program(dtype: torch.dtype, head_dim: int) -> bool:
-    """Return whether there is a kernel for attention in ``dtype`` here, and no better one in PyTorch."""
-    if dtype == torch.bfloat16 and has_amx():
-        return False  # PyTorch's kernel uses AMX; with AVX512 alone it has half our speed
-    if dtype not in (torch.float32, torch.bfloat16):
+    """Return whether there is a kernel for attention in ``dtype`` here."""
+    return dtype in (torch.float32, torch.bfloat16) and attention_products(head_dim) is not None
+
+
+def flash_is_faster(dtype: torch.dtype, elements: int, *, is_causal: bool, trains: bool) -> bool:
+    """Return whether PyTorch's kernel is faster than ours, where the keys of a head have ``elements``.
+
+    ``trains`` says whether gradients are computed.  In bfloat16, PyTorch's kernel uses AMX; with AVX512
+    alone, it has half our speed.
+    """
+    if dtype != torch.bfloat16 or not has_amx():
         return False
-    return attention_products(head_dim) is not None
+    return not trains or elements > (4 if is_causal else 1) * FLASH_ELEMENTS
 
 
 def attention_products(head_dim: int) -> int | None:
@@ -212,11 +227,14 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, keys: Tensor | None, *settings: Any) -> Tensor:
         B, H, T, E = q.shape
-        out = q.new_empty(B, T, H, E)
-        sums = q.new_empty(B, H, T, dtype=torch.float32)
         if keys is not None:
             keys = keys.expand(B, k.shape[2]).contiguous()
-        _run_attention("attention", q, k, v, keys, settings, out, sums)
+        if q.dtype == torch.bfloat16 and keys is None and not settings[2] and has_amx():
+            out, sums = _flash_forward(q, k, v, *settings[:2])
+        else:
+            out = q.new_empty(B, T, H, E)
+            sums = q.new_empty(B, H, T, dtype=torch.float32)
+            _run_attention("attention", q, k, v, keys, settings, out, sums)
         ctx.save_for_backward(q, k, v, keys, out, sums)
         ctx.settings = settings
         return out.transpose(1, 2)
@@ -231,6 +249,16 @@ class _Attention(torch.autograd.Function):
         grad = grad.transpose(1, 2).contiguous()
         _run_attention("attention_backward", q, k, v, keys, ctx.settings, out, sums, grad, d_q, d_k, d_v)
         return (*(d.transpose(1, 2) for d in (d_q, d_k, d_v)), *[None] * 5)
+
+
+def _flash_forward(q: Tensor, k: Tensor, v: Tensor, scale: float, is_causal: bool) -> tuple[Tensor, Tensor]:
+    """Return what our kernel writes, computed by PyTorch's: outputs [B, T, H, E], and sums [B, H, T]."""
+    groups = q.shape[1] // k.shape[1]
+    if groups > 1:
+        k, v = (x.repeat_interleave(groups, dim=1) for x in (k, v))
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    out, sums = flash(q, k, v, 0.0, is_causal, scale=scale)
+    return out.transpose(1, 2).contiguous(), sums.contiguous()
 
 
 def _run_attention(

@@ -46,8 +46,10 @@ ATTENTION_BACKENDS: dict[str, SDPBackend | None] = {
 
 
 # With fewer keys than this, PyTorch's backward pass on a CPU without AMX is slower in bfloat16 than in
-# float32: eight times slower with 16 keys, measured on Zen 4.
+# float32: eight times slower with 16 keys, measured on Zen 4.  With AMX, the elements of a head's keys count:
+# ten times slower with 16 keys of 32, as fast with 256 keys of 64.
 FEW_KEYS = 512
+FEW_ELEMENTS_AMX = 256 * 64
 
 # Queries that read from a ring of a cache share a mask; more of them are taken in parts.
 QUERIES_AT_ONCE = 256
@@ -104,8 +106,10 @@ def masked_attention(
 def _faster_in_float32(q: Tensor, k: Tensor) -> bool:
     """Return True if attention with gradients is faster in float32 than in the 16 bits of q and k."""
     dtype = product_dtype(q)
-    if dtype == torch.bfloat16 and q.device.type == "cpu" and k.shape[-2] < FEW_KEYS and not has_amx():
-        return not torch.compiler.is_compiling()
+    if dtype == torch.bfloat16 and q.device.type == "cpu":
+        S, E = k.shape[-2:]
+        if S * E < FEW_ELEMENTS_AMX if has_amx() else S < FEW_KEYS:
+            return not torch.compiler.is_compiling()
     return widens(q.device, dtype)
 
 
@@ -231,7 +235,7 @@ class Attention(nn.Module):
         if self.backend == "auto" and T and dropout < 1.0 and one_row:
             mask = None if is_causal else visibility.mask(T, S, device=q.device)  # [B, 1, 1, S]
             keys = None if mask is None else mask[:, 0, 0]  # [B, S]
-            if plain(keys) and fused.attention_fits(q, k, v, is_causal=is_causal):
+            if plain(keys) and fused.attention_fits(q, k, v, is_causal=is_causal, dropout=dropout):
                 return fused.attention(
                     q, k, v, scale=self.scale, is_causal=is_causal, keys=keys, dropout=dropout
                 )
@@ -353,6 +357,8 @@ def running_kernel(
     masked: bool = False,
     padded: bool = False,
     elements: int = 0,
+    n_keys: int = 0,
+    is_causal: bool = False,
     pattern: AttentionKind | None = None,
 ) -> str:
     """Return the kernel that runs for these settings.
@@ -361,7 +367,8 @@ def running_kernel(
     flex, PyTorch's other kernels are flash, efficient and math, and exact is the equation as written.
 
     ``padded``: some keys are masked for all queries.  ``masked``: some keys are masked for some queries, not
-    counting the causal mask.  ``elements`` is the number of elements of q; ``blocked`` needs a minimum.  The
+    counting the causal mask.  ``elements`` is the number of elements of q; ``blocked`` needs a minimum.
+    ``n_keys`` is the number of keys, of which ``blocked`` takes any number where PyTorch is not faster.  The
     other kernels are tried on a small example, because PyTorch has no query for them on a CPU.
 
     Raises DeviceError when ``backend`` names one that cannot run here.
@@ -379,7 +386,9 @@ def running_kernel(
         masked = True
     plain = backend == "auto" and dropout < 1.0 and not masked and device.type == "cpu"
     if plain and elements >= programs.MINIMUM_ELEMENTS and fused.attention_program(dtype, head_dim):
-        return "blocked"
+        elements_of_keys = n_keys * head_dim
+        if dropout or not fused.flash_is_faster(dtype, elements_of_keys, is_causal=is_causal, trains=True):
+            return "blocked"
     T = 16
     q = torch.zeros(1, 1, T, head_dim, device=device, dtype=dtype, requires_grad=True)
     mask = causal_mask(T, T, device=device)[None, None] if masked or padded else None

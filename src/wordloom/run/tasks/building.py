@@ -207,12 +207,19 @@ def new_model(
 
 
 def set_up_blocks(
-    trainer: Trainer, settings: TrainSettings, *, masked: bool = False, padded: bool = False, tokens: float
+    trainer: Trainer,
+    settings: TrainSettings,
+    *,
+    masked: bool = False,
+    padded: bool = False,
+    is_causal: bool = False,
+    tokens: float,
+    seq_len: int = 0,
 ) -> str:
     """Apply gradient checkpointing and compilation as ``settings`` ask; return a few words on what runs.
 
-    They name the attention kernels for a forward pass of about ``tokens`` tokens. ``masked`` and ``padded``
-    are those of :func:`~wordloom.nn.attention.running_kernel`.
+    They name the attention kernels for a pass of about ``tokens`` tokens in rows of ``seq_len`` (0: short
+    ones). See :func:`~wordloom.nn.attention.running_kernel` for ``is_causal``, ``masked`` and ``padded``.
     """
     model: Any = trainer.model
     if settings.gradient_checkpointing:
@@ -234,6 +241,8 @@ def set_up_blocks(
             masked=masked or (elsewhere and pattern is not None),
             padded=padded,
             elements=0 if elsewhere else int(tokens) * attention.n_heads * attention.head_dim,
+            n_keys=seq_len,
+            is_causal=is_causal,
             pattern=None if elsewhere and not isinstance(pattern, Approximation) else pattern,
         ))  # fmt: skip
     names = [f"'{name}'" for name in dict.fromkeys(kernels)]
@@ -252,7 +261,10 @@ def set_up_causal(trainer: Trainer, settings: TrainSettings, *, masked: bool) ->
     rows = settings.micro_batch_size or settings.batch_size
     layer: Any = model.blocks[0]
     if not isinstance(layer, Recurrent):
-        return set_up_blocks(trainer, settings, masked=masked, tokens=rows * settings.seq_len)
+        length = settings.seq_len
+        return set_up_blocks(
+            trainer, settings, is_causal=True, masked=masked, tokens=rows * length, seq_len=length
+        )
     if settings.gradient_checkpointing:
         checkpoint_blocks(model)
     compiled = compile_blocks(model, settings, trainer.device)

@@ -73,7 +73,11 @@ def masked_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) 
         ledger=ledger_json(parts),
         build_model=lambda: new_model(recipe, config, start, progress),
         set_up=lambda trainer: set_up_blocks(
-            trainer, s, padded=s.objective == "masked_lm+next_sentence", tokens=rows * s.seq_len
+            trainer,
+            s,
+            padded=s.objective == "masked_lm+next_sentence",
+            tokens=rows * s.seq_len,
+            seq_len=s.seq_len,
         ),
         evaluate=evaluate,
         scored=scored,
