@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from wordloom.kernels import programs
 from wordloom.models import BertConfig, RobertaConfig, build
 from wordloom.models.fast_encoder import FastEncoder
-from wordloom.nn import Linear, fused, head, linear
+from wordloom.nn import Linear, fused, head, linear, recurrent_kernels
 from wordloom.nn.attention import Pattern, sparse
 from wordloom.nn.dropout import dropout
 from wordloom.nn.linear import fastest_linear
@@ -292,6 +292,16 @@ def products(rng: random.Random, drawn: Drawn) -> None:
 
 
 def recurrence(rng: random.Random, drawn: Drawn) -> None:
+    least = rng.choice([0, 1 << 40])  # elements of U that are copied once for all steps, in bfloat16
+    drawn["packed from"] = least
+    with (
+        mock.patch.object(recurrent_kernels, "PACKED_ELEMENTS", least),
+        mock.patch.object(recurrent_kernels, "PACKED_STEPS", 0),
+    ):
+        _recurrence(rng, drawn)
+
+
+def _recurrence(rng: random.Random, drawn: Drawn) -> None:
     # Consecutive seeds cover every variant.
     settings = dict(list(VARIANTS.values())[drawn["seed"] % len(VARIANTS)])
     B, T, D, H = size(rng, 6), size(rng, 9), size(rng, 20), size(rng, 70)

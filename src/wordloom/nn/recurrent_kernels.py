@@ -2,9 +2,10 @@
 
 The steps are those of :mod:`wordloom.nn.recurrent`, which is the slow twin.  All inputs are multiplied with
 W in one call, and each weight's gradient is one call after the last step backward.  One step is one product
-with U and one kernel for everything else (:mod:`wordloom.kernels.recurrent`).  PyTorch has a whole-sequence
-kernel for the LSTM alone, whose backward pass in bfloat16 takes three times as long as its products; its
-other cells run step by step.
+with U and one kernel for everything else (:mod:`wordloom.kernels.recurrent`).  In bfloat16, PyTorch copies U
+into the layout of oneDNN in every step; here it is copied once for the sequence.  PyTorch has a
+whole-sequence kernel for the LSTM alone, whose backward pass in bfloat16 takes three times as long as its
+products; its other cells run step by step.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from torch.autograd.function import once_differentiable
 from wordloom.kernels import programs
 from wordloom.kernels.acceptance import fall_back, plain
 from wordloom.kernels.programs import run
-from wordloom.nn.linear import fastest_linear, product_dtype, widens
+from wordloom.nn.linear import PackedLinear, fastest_linear, product_dtype, widens
+
+# Copying U into the layout of oneDNN takes as long as it saves in about 10 steps.  A small U saves little.
+PACKED_STEPS = 32
+PACKED_ELEMENTS = 1 << 17
 
 
 class Weights(NamedTuple):
@@ -62,6 +67,37 @@ def run_sequence(
     )
     last, *cells = after  # h; and, in an LSTM, c, which is float32
     return outputs.transpose(0, 1).to(dtype), (last.to(dtype), *cells)
+
+
+class _StepProduct:
+    """x [B, in] times weight [out, in]^T, plus ``bias`` [out], in each of many steps."""
+
+    def __init__(self, weight: Tensor, steps: int, bias: Tensor | None = None) -> None:
+        self.weight, self.bias = weight, bias
+        self.packed: PackedLinear | None = None
+        pays = steps >= PACKED_STEPS and weight.numel() >= PACKED_ELEMENTS
+        if pays and weight.dtype == torch.bfloat16 and PackedLinear.takes(weight):
+            self.packed = PackedLinear(weight, bias)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the product without the bias."""
+        return torch.mm(x, self.weight.t()) if self.packed is None else self.packed(x)
+
+    def add_to(self, sums: Tensor, x: Tensor) -> None:
+        """Add the product, without the bias, to ``sums`` [B, out] in place."""
+        if self.packed is None:
+            sums.addmm_(x, self.weight.t())
+        else:
+            sums.copy_(self.packed(x, sums))
+
+    def write(self, out: Tensor, x: Tensor) -> None:
+        """Write the product, with the bias if there is one, to ``out`` [B, out]."""
+        if self.packed is not None:
+            out.copy_(self.packed(x))
+        elif self.bias is None:
+            torch.mm(x, self.weight.t(), out=out)
+        else:
+            torch.addmm(self.bias, x, self.weight.t(), out=out)
 
 
 class _RunSequence(torch.autograd.Function):
@@ -136,11 +172,10 @@ class _Pass:
             self.product = torch.empty_like(self.n)  # r h
         if self.cell == "gru_reset_after":
             self.inner = torch.empty_like(self.gates)
-            self.inner_bias = None
-            if self.candidate_bias is not None:
-                self.inner_bias = torch.cat([self.bias.new_zeros(2 * H), self.candidate_bias])  # type: ignore[union-attr]
         if self.projection is not None:
             self.wide = new(T, B, H)
+            self.project = _StepProduct(self.projection, T)
+        self._set_up_products()
         for t in range(T):
             self._begin(t)
             self._step(t)
@@ -151,6 +186,16 @@ class _Pass:
         state = (self.h[T].clone(),) if self.c is None else (self.h[T].clone(), self.c[T].clone())
         return self.h[1:], state
 
+    def _set_up_products(self) -> None:
+        """Set up the products with U: those of the gates, and of a GRU's candidate apart."""
+        split = 2 * self.H if self.cell == "gru" else len(self.u)
+        bias = None
+        if self.cell == "gru_reset_after" and self.candidate_bias is not None:
+            bias = torch.cat([self.candidate_bias.new_zeros(2 * self.H), self.candidate_bias])
+        self.times_u = _StepProduct(self.u[:split], self.T, bias)
+        if self.cell == "gru":
+            self.times_u_of_n = _StepProduct(self.u[split:], self.T)
+
     def _begin(self, t: int) -> None:
         if self.starts is not None:
             self.h_in[t] = self.h[t].masked_fill(self.starts[t], 0.0)
@@ -160,27 +205,23 @@ class _Pass:
     def _step(self, t: int) -> None:
         h, gates = self.h_in[t], self.gates[t]
         if self.cell == "gru":
-            split = 2 * self.H
-            gates.addmm_(h, self.u[:split].t())
+            self.times_u.add_to(gates, h)
             self._run("gru_gates", gates, h, self.product[t])
-            self.n[t].addmm_(self.product[t], self.u[split:].t())
+            self.times_u_of_n.add_to(self.n[t], self.product[t])
             self._run("gru_state", gates, self.n[t], h, self.h[t + 1])
         elif self.cell == "gru_reset_after":
-            if self.inner_bias is None:
-                torch.mm(h, self.u.t(), out=self.inner[t])
-            else:
-                torch.addmm(self.inner_bias, h, self.u.t(), out=self.inner[t])
+            self.times_u.write(self.inner[t], h)
             self._run("gru_reset_after", gates, self.inner[t], h, self.h[t + 1])
         elif self.c is None:
-            gates.addmm_(h, self.u.t())
+            self.times_u.add_to(gates, h)
             self._run("elman", self.variant, gates, self.h[t + 1])
         else:
             assert self.c_in is not None
-            gates.addmm_(h, self.u.t())
+            self.times_u.add_to(gates, h)
             out = self.h[t + 1] if self.projection is None else self.wide[t]
             self._run("lstm", self.variant, gates, self.c_in[t], self.c[t + 1], out, self.peephole)
             if self.projection is not None:
-                torch.mm(self.wide[t], self.projection.t(), out=self.h[t + 1])
+                self.project.write(self.h[t + 1], self.wide[t])
 
     # -- backward ----------------------------------------------------------------------------------------
 
@@ -195,8 +236,13 @@ class _Pass:
             self.d_n = self.n.clone()
         if self.cell == "gru_reset_after":
             self.d_inner = self.inner.clone()
+        split = 2 * self.H if self.cell == "gru" else len(self.u)
+        self.back_through_u = _StepProduct(self.u[:split].t(), T)
+        if self.cell == "gru":
+            self.back_through_u_of_n = _StepProduct(self.u[split:].t(), T)
         if self.projection is not None:
             self.d_h = self.h.new_empty(T, B, self.R)
+            self.back_through_projection = _StepProduct(self.projection.t(), T)
         dh = d_h.float().clone()  # [B, R], of the state after step t
         dc = None if d_c is None or self.c is None else d_c.float().clone()
         for t in reversed(range(T)):
@@ -219,26 +265,26 @@ class _Pass:
         """Return d_h before step t from d_h [B, R] after it, and change d_c in place."""
         h, gates = self.h_in[t], self.d_gates[t]
         if self.cell == "gru":
-            split, before = 2 * self.H, torch.empty_like(dh)
+            before = torch.empty_like(dh)
             self._run("gru_state_backward", gates, self.d_n[t], h, dh, before)
-            d_product = torch.mm(self.d_n[t], self.u[split:])
+            d_product = self.back_through_u_of_n(self.d_n[t])
             self._run("gru_gates_backward", gates, h, d_product, before)
-            return before.add_(torch.mm(gates, self.u[:split]))
+            return before.add_(self.back_through_u(gates))
         if self.cell == "gru_reset_after":
             before = torch.empty_like(dh)
             self._run("gru_reset_after_backward", gates, self.d_inner[t], h, dh, before)
-            return before.add_(torch.mm(self.d_inner[t], self.u))
+            return before.add_(self.back_through_u(self.d_inner[t]))
         if self.c is None:
             self._run("elman_backward", self.variant, self.h[t + 1], dh, gates)
         else:
             assert self.c_in is not None
             if self.projection is not None:
                 self.d_h[t] = dh
-                dh = torch.mm(self.d_h[t], self.projection).float()
+                dh = self.back_through_projection(self.d_h[t]).float()
             self._run(
                 "lstm_backward", self.variant, gates, self.c_in[t], self.c[t + 1], dh, dc, self.peephole
             )
-        return torch.mm(gates, self.u).float()
+        return self.back_through_u(gates).float()
 
     def _gradients(self, dh: Tensor, dc: Tensor | None) -> tuple[Tensor | None, ...]:
         H = self.H
