@@ -30,9 +30,10 @@ from wordloom.run.compare.entries import (
     shape_for,
     shape_of,
 )
+from wordloom.run.compare.figure import comparison_figure
 from wordloom.run.compare.held_out import HeldOut, byte_stream
 from wordloom.run.compare.references import ngram_acceptability, ngram_sample
-from wordloom.run.compare.result import Result, Row, in_order, paired
+from wordloom.run.compare.result import Point, Result, Row, in_order, paired
 from wordloom.run.compare.tables import csv_of, text_of
 from wordloom.text import Tokenizer
 
@@ -299,6 +300,22 @@ def test_tables_hold_every_row(rng: random.Random) -> None:
     assert [row["name"] for row in rows if row["seed"] in ("", "7")] == [row.name for row in result.rows]
     assert {row["blimp"] for row in rows if row["name"] == "bert"} == {"0.5"}
     assert json.loads(json.dumps(result.as_dict()))["budget"] == {"kind": "tokens", "amount": 1e6}
+
+
+def test_the_small_panel_leaves_out_what_would_stretch_its_scale(rng: random.Random) -> None:
+    scores = {"near": 2.0, "second": 2.5, "far": 2.51}
+    rows = [
+        Row(
+            name=name, title=name, score=score, tokens=30, positions=[(1, 9, score + 0.5), (9, 64, score)],
+            points=[Point(share=share, tokens=t, flops=t, minutes=t, bits_per_byte=score + 1)
+                    for share, t in ((0.1, 3), (1.0, 30))],
+        )
+        for name, score in scores.items()
+    ]  # fmt: skip
+    figure = comparison_figure(replace(made_result(rng)[0], rows=rows))
+    lines = {axes.get_ylabel(): axes.lines for axes in figure.axes if axes.lines}
+    assert len(lines["bits per byte of held-out text"]) == 3
+    assert [list(line.get_ydata()) for line in lines["bits per byte"]] == [[2.5, 2.0], [3.0, 2.5]]
 
 
 def test_the_edge_of_the_learning_rates() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from wordloom.inspect import figures
 from wordloom.run.compare.result import Point, Result, Row
 
+_NEAR = 1.25  # times the best score: above it, an entry would stretch the scale of the small panel
 _LABELS = {
     "tokens": "tokens of training",
     "flops": "floating-point operations of training",
@@ -18,8 +19,8 @@ _LABELS = {
 def comparison_figure(result: Result) -> Any:
     """Return the figure: a line for each entry, and horizontal lines for the references.
 
-    A small panel shows the bits per byte by position in the context.  Every mark is a finished run of its
-    own, whose learning rate decayed to the end.
+    A small panel shows the bits per byte by position in the context, without entries that are far above the
+    best one.  Every mark is a finished run of its own, whose learning rate decayed to the end.
     """
     figure = figures.new_figure((8.6, 4.8))
     panels = figure.subplot_mosaic(
@@ -51,9 +52,9 @@ def comparison_figure(result: Result) -> Any:
 
 
 def _draw_positions(inset: Any, trained: Sequence[Row]) -> None:
-    """Draw the bits per byte of each entry by the position in the context."""
+    """Draw the bits per byte of each entry near the best one by the position in the context."""
     for i, row in enumerate(trained):
-        if row.positions:
+        if row.positions and row.score <= _NEAR * trained[0].score:
             inset.plot(
                 [(first * (stop - 1)) ** 0.5 for first, stop, _ in row.positions],
                 [bits for *_, bits in row.positions],
