@@ -58,22 +58,26 @@ def acceptability(
     is_encoder = encodes(model.config)
     reader = Reader(tokenizer, start="none" if is_encoder else "auto", end="none", specials="text")
     sentences = ((sentence, pair.place) for pair in read for sentence in (pair.good, pair.bad))
-    sequences = _sequences(reader, sentences, least=1 if is_encoder else 2)
+    sequences = list(_sequences(reader, sentences, least=1 if is_encoder else 2))
+    tokens = [list(ids) for ids, _ in sequences]
+    # sums of equal sentences may differ in the last bit, by their rows in a batch
+    equal = [good == bad for good, bad in zip(tokens[::2], tokens[1::2], strict=True)]
     if is_encoder:
         totals = _pseudo_sums(model, tokenizer, sequences, batch_size)
     else:
         totals = _sums(model, sequences, batch_size)
     right, of = Counter[str](), Counter[str]()
     ties, phenomena = 0, dict[str, dict[str, None]]()
-    for pair, good, bad in zip(read, totals, totals, strict=True):
+    for pair, is_equal, good, bad in zip(read, equal, totals, totals, strict=True):
         check_finite(np.array([good, bad]))
+        is_right = good < bad and not is_equal
         of[pair.paradigm] += 1
-        right[pair.paradigm] += good < bad
-        ties += good == bad
+        right[pair.paradigm] += is_right
+        ties += is_equal or good == bad
         if pair.phenomenon:
             phenomena.setdefault(pair.phenomenon, {})[pair.paradigm] = None
         if progress is not None:
-            progress(good < bad)
+            progress(is_right)
     settings = {
         "text": reader.digest(),
         "tok": tokenizer_name(tokenizer),

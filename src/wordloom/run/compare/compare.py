@@ -8,8 +8,10 @@ import logging
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,15 +19,15 @@ from typing import Any
 import torch
 
 from wordloom.errors import CheckpointError, WordloomError
-from wordloom.evaluate.score import MIN_UNITS
 from wordloom.progress import TrainingProgress
+from wordloom.run.compare.cautions import cautions
 from wordloom.run.compare.entries import NGRAM, Entry
 from wordloom.run.compare.held_out import Floats
 from wordloom.run.compare.kept import keep, kept
 from wordloom.run.compare.measuring import Measured, measured, task_score
 from wordloom.run.compare.references import LZMA, ngram_task, reference
 from wordloom.run.compare.report import write_report
-from wordloom.run.compare.result import Pair, Result, Row, entry_row, in_order, paired
+from wordloom.run.compare.result import Result, Row, entry_row, in_order, paired
 from wordloom.run.compare.runs import Run, train_run
 from wordloom.run.compare.schedule import Schedule
 from wordloom.run.compare.settings import Settings, base_recipe
@@ -40,9 +42,6 @@ SETTINGS = "compare.json"
 # Settings that may change when a comparison is continued.
 _ADDED = ("families", "recipes", "tasks")  # those of before stay
 _FREE = (*_ADDED, "seeds")
-_UNEQUAL = 0.02  # a difference in parameters that is reported
-_FEW_STEPS = 30  # of a trial of a learning rate
-_MISSED = 1.25  # a factor between the time taken and a budget in minutes that is reported
 
 
 def compare(
@@ -140,6 +139,8 @@ class Comparison:
     shared: Shared
     stopped: bool = False
     _notes: dict[str, None] = field(default_factory=dict)  # in order, each once
+    _taken: float = 0.0  # seconds of the runs of this process, with their evaluations and measurements
+    _trained: float = 0.0  # seconds of their training steps
 
     def __post_init__(self) -> None:
         self._say = self.shared.progress.say
@@ -177,15 +178,19 @@ class Comparison:
     def _train(self, runs: Sequence[Run], *, measure: bool = False) -> None:
         """Train the runs that have not ended, and measure them."""
         for run in runs:
-            if not self.schedule.has_ended(run):
+            began, ended = time.monotonic(), self.schedule.has_ended(run)
+            if not ended:
                 self._train_one(run)
             if measure:
                 self._measured(run)
+            if not ended:
+                self._taken += time.monotonic() - began
+                self._trained += run.seconds()
 
     def _train_one(self, run: Run) -> None:
         every = list(self.schedule.planned())
         number = sum(map(self.schedule.has_ended, every)) + 1
-        self._say(f"\nrun {number} of {len(every)}: {_described(run)}{self.schedule.time_left()}")
+        self._say(f"\nrun {number} of {len(every)}: {_described(run)}{self._time_left()}")
         threads = torch.get_num_threads()
         if "torch._dynamo" in sys.modules:  # its kernels have the shapes of the runs before
             torch.compiler.reset()
@@ -195,6 +200,15 @@ class Comparison:
         finally:
             torch.set_num_threads(threads)
             gc.collect()  # the trainer and its hooks hold the model in a reference cycle
+
+    def _time_left(self) -> str:
+        """Return an estimate of the time left, with evaluations as long as those of this process, or ""."""
+        left = self.schedule.training_left()
+        if left is None:
+            return ""
+        if self._trained:
+            left *= max(1.0, self._taken / self._trained)  # below 1 after a run that another process began
+        return f"; about {timedelta(seconds=round(left))} left"
 
     def _say_plan(self) -> None:
         shared, every = self.shared, list(self.schedule.planned())
@@ -317,60 +331,13 @@ class Comparison:
             rows=ordered,
             pairs=pairs,
             signature=shared.signature(),
-            notes=[*self._notes, *self._cautions(ordered, pairs)],
+            notes=[*self._notes, *cautions(self.schedule, ordered, pairs)],
             stopped=self.stopped,
         )
         if ordered:
             write_tables(result, shared.folder)
             write_report(result, shared.folder)
         return result
-
-    def _cautions(self, rows: Sequence[Row], pairs: Sequence[Pair]) -> Iterator[str]:
-        """Yield notes on what the numbers cannot tell, and on models that differ in more than their kind."""
-        seeds = {row.title: row.seeds for row in rows}
-        for pair in pairs:
-            better, worse = seeds[pair.first], seeds[pair.second]
-            if not pair.excludes_zero:
-                yield f"{pair.first} and {pair.second}: the interval of their difference includes 0"
-            elif better and worse and max(better) > min(worse):
-                yield f"{pair.first} and {pair.second}: the scores of their seeds overlap"
-        steps = [
-            run.recipe.train.steps or 0
-            for entry in self.shared.entries
-            for run in self.schedule.trials(entry)
-        ]
-        if steps and min(steps) < _FEW_STEPS:
-            yield (
-                f"learning rates were tried for as few as {min(steps)} steps, which tell little; "
-                "give a larger budget"
-            )
-        for row in rows:
-            if row.edge is not None:
-                yield f"{row.title}: the best learning rate, {row.rate:g}, is the {row.edge} that was tried"
-        for entry in self.shared.entries:
-            if entry.aimed_at is not None and abs(entry.weights / entry.aimed_at - 1) > _UNEQUAL:
-                yield (
-                    f"{entry.title} has {entry.weights:,} parameters without embeddings, and "
-                    f"{entry.aimed_at:,} were aimed at: no hidden_dim comes nearer"
-                )
-        budget = self.shared.settings.budget
-        if budget.kind == "minutes":
-            yield from _missed_minutes(rows, budget.amount)
-        if not self.shared.held_out.has_intervals:
-            yield f"there are no intervals: {self.shared.held_out.counted()}, and {MIN_UNITS} are needed"
-
-
-def _missed_minutes(rows: Sequence[Row], wanted: float) -> Iterator[str]:
-    """Yield a note if models took other times than the minutes that they were planned for."""
-    taken = [(row.title, row.minutes) for row in rows if row.minutes is not None]
-    missed = [
-        f"{title} {minutes:.1f}" for title, minutes in taken if not 1 / _MISSED < minutes / wanted < _MISSED
-    ]
-    if missed:
-        yield (
-            f"planned for {wanted:g} minutes each, these models took {', '.join(missed)}: the machine was "
-            "busier, or less busy, than when their steps were timed"
-        )
 
 
 def _described(run: Run) -> str:

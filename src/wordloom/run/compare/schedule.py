@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
 from math import isfinite
 
 from wordloom.errors import CheckpointError
@@ -115,8 +114,8 @@ class Schedule:
         for number in range(self.shared.settings.seeds):
             yield from (self.final(entry, rates[entry.name], number) for entry in self.shared.entries)
 
-    def time_left(self) -> str:
-        """Return an estimate of the time left from the finished runs of each entry, or ""."""
+    def training_left(self) -> float | None:
+        """Return the seconds of training left, estimated from the finished runs of each entry; or None."""
         seconds, work, left = (defaultdict[str, float](float) for _ in range(3))
         for run in self.planned():
             if self.state(run).state == "done":
@@ -125,12 +124,11 @@ class Schedule:
             elif not self.has_ended(run):
                 left[run.entry.name] += run.work
         if not work:
-            return ""
+            return None
         overall = sum(seconds.values()) / sum(work.values())
-        total = sum(
+        return sum(
             amount * (seconds[name] / work[name] if work[name] else overall) for name, amount in left.items()
         )
-        return f"; about {timedelta(seconds=round(total))} left"
 
     def _run(self, entry: Entry, purpose: Purpose, share: float, rate: float, number: int = 0) -> Run:
         key = entry.name, purpose, share, rate, number
