@@ -93,14 +93,19 @@ def run(
     ``dtype`` is the dtype of the kernel's Stored tensors; None stands for an absent tensor.  Each thread gets
     ``scratch`` floats of memory.
     """
-    module, _, function = name.rpartition(".")
-    kernel = getattr(importlib.import_module(f"wordloom.kernels.{module}"), function)
+    kernel = _kernel(name)
     packed = [_as_integer(value, kind) for value, kind in zip(arguments, kernel.kinds, strict=True)]
     threads = torch.get_num_threads()
-    memory = scratch_memory(threads * scratch)
-    header = (0, SHARES, items, 0, memory.data_ptr(), 4 * scratch)
+    memory = scratch_memory(threads * scratch) if scratch else None
+    header = (0, SHARES, items, 0, memory.data_ptr() if memory is not None else 0, 4 * scratch)
     packet = (ctypes.c_int64 * (len(header) + len(packed)))(*header, *packed)
     _openmp()(kernel.address("bfloat16" if dtype == torch.bfloat16 else "float32"), packet, threads, 0)
+
+
+@functools.cache
+def _kernel(name: str) -> Any:
+    module, _, function = name.rpartition(".")
+    return getattr(importlib.import_module(f"wordloom.kernels.{module}"), function)
 
 
 def scratch_memory(floats: int) -> Tensor:
