@@ -159,7 +159,8 @@ class WordloomLM(TemplateLM):
                 yield None, Stretch(np.array(inputs), np.array(continuation))
 
         rows = self.rows or max(1, BATCH_TOKENS // min(self.max_length, 256))
-        for _, found in likelihoods(self.lm.model, stretches(), batch_size=rows):
+        for _, found in likelihoods(self.lm.model, stretches(), batch_size=rows, greedy=True):
+            assert found.greedy is not None
             yield -float(found.nats.sum()), bool(found.greedy.all())
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:

@@ -80,7 +80,8 @@ def lambada(
         (None, reader.stretch(*passage, place=f"passage {number}"))
         for number, passage in enumerate(passages, start=1)
     )
-    for _, likelihood in likelihoods(model, stretches, batch_size=rows):
+    for _, likelihood in likelihoods(model, stretches, batch_size=rows, greedy=True):
+        assert likelihood.greedy is not None
         right = bool(likelihood.greedy.all())
         nats.append(float(likelihood.nats.sum()))
         hits += right

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from wordloom.evaluate.forward import forward_passes
 from wordloom.models import context_limit
+from wordloom.nn.fused import token_scores
 
 # Elements of the logits computed at once: 16 Mi are 64 MiB in float32, whatever the vocabulary.
 CHUNK_ELEMENTS = 1 << 24
@@ -36,14 +37,16 @@ class Likelihood(NamedTuple):
     """The likelihood of m targets."""
 
     nats: NDArray[np.float64]  # [m], minus the log-probability of each target
-    greedy: NDArray[np.bool_]  # [m], whether it is the most likely token; of equal ones, the lowest id is
+    # [m], whether each is the most likely token (of equal ones, the lowest id is); None if nobody asked
+    greedy: NDArray[np.bool_] | None
 
 
 def likelihoods(
-    model: Any, stretches: Iterable[tuple[Key, Stretch]], *, batch_size: int
+    model: Any, stretches: Iterable[tuple[Key, Stretch]], *, batch_size: int, greedy: bool = False
 ) -> Iterator[tuple[Key, Likelihood]]:
     """Yield the likelihood of every stretch, in order, ``batch_size`` stretches at a time.
 
+    ``greedy`` asks for :attr:`Likelihood.greedy`, which takes longer than the log-probability.
     Stretches are taken from the iterator as they are needed. Batch size and neighbours change a result only
     by rounding, because rows are padded on the right, which a causal model does not see.
     """
@@ -53,7 +56,8 @@ def likelihoods(
         results: dict[int, Likelihood] = {}
         for start in range(0, len(pool), batch_size):
             rows = by_length[start : start + batch_size]
-            results.update(zip(rows, _batch_likelihoods(model, [pool[i][1] for i in rows]), strict=True))
+            found = _batch_likelihoods(model, [pool[i][1] for i in rows], greedy)
+            results.update(zip(rows, found, strict=True))
         yield from ((key, results[i]) for i, (key, _) in enumerate(pool))
 
 
@@ -77,18 +81,21 @@ class _Batch(NamedTuple):
         return cls(*map(torch.from_numpy, (inputs, scored, targets)))
 
 
-def _batch_likelihoods(model: Any, stretches: list[Stretch]) -> list[Likelihood]:
+def _batch_likelihoods(model: Any, stretches: list[Stretch], greedy: bool) -> list[Likelihood]:
     """Return the likelihood of each stretch, from one batch."""
     counts = [len(s.targets) for s in stretches]
     if not sum(counts):
-        return [Likelihood(np.empty(0), np.empty(0, dtype=bool)) for _ in stretches]
+        return [Likelihood(np.empty(0), np.empty(0, dtype=bool) if greedy else None) for _ in stretches]
 
-    def predict(batch: _Batch) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        return _predict(model, _scored_states(model, batch.inputs, batch.scored), batch.targets)
+    def predict(batch: _Batch) -> Likelihood:
+        hidden = _scored_states(model, batch.inputs, batch.scored)
+        return _predict(model, hidden, batch.targets, greedy)
 
-    ((_, (nats, greedy)),) = forward_passes(model, [_Batch.of(stretches)], predict)
+    ((_, every),) = forward_passes(model, [_Batch.of(stretches)], predict)
     ends = np.cumsum(counts)[:-1]
-    return [Likelihood(*pair) for pair in zip(np.split(nats, ends), np.split(greedy, ends), strict=True)]
+    nats = np.split(every.nats, ends)
+    most_likely = [None] * len(nats) if every.greedy is None else np.split(every.greedy, ends)
+    return [Likelihood(*pair) for pair in zip(nats, most_likely, strict=True)]
 
 
 def _scored_states(model: Any, tokens: Tensor, scored: Tensor) -> Tensor:
@@ -110,19 +117,30 @@ def _scored_states(model: Any, tokens: Tensor, scored: Tensor) -> Tensor:
     return torch.cat([part for row in states for part in row])
 
 
-def _predict(model: Any, hidden: Tensor, targets: Tensor) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return nats [N] and greedy [N] for hidden [N, D] and targets [N].
+def _predict(model: Any, hidden: Tensor, targets: Tensor, greedy: bool) -> Likelihood:
+    """Return the likelihood of targets [N] for hidden [N, D].
 
     The logits are computed in chunks, and their softmax in float32.
     """
     rows = max(1, CHUNK_ELEMENTS // model.config.vocab_size)
-    nats, greedy = [], []
+    nats, most_likely = [], []
     for start in range(0, len(targets), rows):
         target = targets[start : start + rows]
         logits = model.lm_head(hidden[start : start + rows]).float()  # [rows, V]
         nats.append(F.cross_entropy(logits, target, reduction="none"))
-        # argmax need not return the lowest of equal ids, so no id before the target may reach its logit
-        target_logit = logits.gather(1, target[:, None])  # [rows, 1]
-        first = (logits >= target_logit).int().argmax(dim=1)
-        greedy.append((first == target) & (target_logit[:, 0] == logits.amax(dim=1)))
-    return torch.cat(nats).cpu().double().numpy(), torch.cat(greedy).cpu().numpy()
+        if greedy:
+            most_likely.append(_are_first_of_highest(logits, target))
+    found = torch.cat(nats).cpu().double().numpy()
+    return Likelihood(found, torch.cat(most_likely).cpu().numpy() if greedy else None)
+
+
+def _are_first_of_highest(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return whether the logit of each target [N] is the highest of its row, and the first of equal ones."""
+    *_, highest = token_scores(logits, targets, targets)  # [N]
+    rows = highest.nonzero()[:, 0]
+    some = logits[rows]
+    equal = some == some.gather(1, targets[rows, None])
+    before = torch.arange(logits.shape[1], device=logits.device) < targets[rows, None]
+    found = highest.clone()
+    found[rows] = ~(equal & before).any(dim=1)
+    return found

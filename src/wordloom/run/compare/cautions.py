@@ -1,0 +1,58 @@
+"""Notes on what the numbers of a comparison cannot tell, and on models unlike in more than their kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from wordloom.evaluate.score import MIN_UNITS
+from wordloom.run.compare.result import Pair, Row
+from wordloom.run.compare.schedule import Schedule
+
+_UNEQUAL = 0.02  # a difference in parameters that is reported
+_FEW_STEPS = 30  # of a trial of a learning rate
+_MISSED = 1.25  # a factor between the time taken and a budget in minutes that is reported
+
+
+def cautions(schedule: Schedule, rows: Sequence[Row], pairs: Sequence[Pair]) -> Iterator[str]:
+    """Yield notes on what the numbers cannot tell, and on models that differ in more than their kind."""
+    shared = schedule.shared
+    seeds = {row.title: row.seeds for row in rows}
+    for pair in pairs:
+        better, worse = seeds[pair.first], seeds[pair.second]
+        if not pair.excludes_zero:
+            yield f"{pair.first} and {pair.second}: the interval of their difference includes 0"
+        elif better and worse and max(better) > min(worse):
+            yield f"{pair.first} and {pair.second}: the scores of their seeds overlap"
+    steps = [run.recipe.train.steps or 0 for entry in shared.entries for run in schedule.trials(entry)]
+    if steps and min(steps) < _FEW_STEPS:
+        yield (
+            f"learning rates were tried for as few as {min(steps)} steps, which tell little; "
+            "give a larger budget"
+        )
+    for row in rows:
+        if row.edge is not None:
+            yield f"{row.title}: the best learning rate, {row.rate:g}, is the {row.edge} that was tried"
+    for entry in shared.entries:
+        if entry.aimed_at is not None and abs(entry.weights / entry.aimed_at - 1) > _UNEQUAL:
+            yield (
+                f"{entry.title} has {entry.weights:,} parameters without embeddings, and "
+                f"{entry.aimed_at:,} were aimed at: no hidden_dim comes nearer"
+            )
+    budget = shared.settings.budget
+    if budget.kind == "minutes":
+        yield from _missed_minutes(rows, budget.amount)
+    if not shared.held_out.has_intervals:
+        yield f"there are no intervals: {shared.held_out.counted()}, and {MIN_UNITS} are needed"
+
+
+def _missed_minutes(rows: Sequence[Row], wanted: float) -> Iterator[str]:
+    """Yield a note if models took other times than the minutes that they were planned for."""
+    taken = [(row.title, row.minutes) for row in rows if row.minutes is not None]
+    missed = [
+        f"{title} {minutes:.1f}" for title, minutes in taken if not 1 / _MISSED < minutes / wanted < _MISSED
+    ]
+    if missed:
+        yield (
+            f"planned for {wanted:g} minutes each, these models took {', '.join(missed)}: the machine was "
+            "busier, or less busy, than when their steps were timed"
+        )
