@@ -297,6 +297,7 @@ def recurrence(rng: random.Random, drawn: Drawn) -> None:
     with (
         mock.patch.object(recurrent_kernels, "PACKED_ELEMENTS", least),
         mock.patch.object(recurrent_kernels, "PACKED_STEPS", 0),
+        mock.patch.object(recurrent_kernels, "SMALL_STEP", 0),
     ):
         _recurrence(rng, drawn)
 

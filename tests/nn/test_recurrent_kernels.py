@@ -71,6 +71,7 @@ def test_in_bfloat16_it_stays_near_float32(
 ) -> None:
     """Also on a CPU without such arithmetic, where all of it is made in float32 and h is rounded."""
     monkeypatch.setattr(linear, "_has_kernel", lambda dtype: arithmetic)
+    monkeypatch.setattr(recurrent_kernels, "SMALL_STEP", 0)
     layer = made(VARIANTS[name])
     if name == "rnn_relu":  # which would grow from step to step, its rounding errors too
         nn.init.normal_(layer.hidden_proj.weight, 0.0, 0.1, generator=torch.Generator().manual_seed(3))
@@ -86,6 +87,16 @@ def test_in_bfloat16_it_stays_near_float32(
     for a, b in zip(gradients(exact, inputs), gradients(ours, inputs), strict=True):
         assert b.dtype == a.dtype
         assert (a - b).norm() < 0.03 * a.norm()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_small_steps_are_computed_in_float32(name: str) -> None:
+    layer = made(VARIANTS[name])
+    x, state, where = given(layer, "")
+    exact = layer._fused(x, state, layer.hidden_proj.weight, **where)
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = layer._fused(x, state, layer.hidden_proj.weight, **where)
+    assert torch.equal(ours[0], exact[0].bfloat16())
 
 
 @pytest.mark.threads2
