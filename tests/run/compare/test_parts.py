@@ -21,6 +21,7 @@ from wordloom.evaluate.references import KneserNey
 from wordloom.models import build, config_from
 from wordloom.recipe import Recipe
 from wordloom.run.compare.budget import Budget, Cost, parse_amount, short
+from wordloom.run.compare.cautions import _worse_with_more
 from wordloom.run.compare.entries import (
     FAMILIES,
     count_parameters,
@@ -316,6 +317,22 @@ def test_the_small_panel_leaves_out_what_would_stretch_its_scale(rng: random.Ran
     lines = {axes.get_ylabel(): axes.lines for axes in figure.axes if axes.lines}
     assert len(lines["bits per byte of held-out text"]) == 3
     assert [list(line.get_ydata()) for line in lines["bits per byte"]] == [[2.5, 2.0], [3.0, 2.5]]
+
+
+def test_a_note_tells_of_a_longer_run_that_is_worse() -> None:
+    def row(*scores: float) -> Row:
+        points = [
+            Point(share=share, tokens=int(1e6 * share), flops=1, minutes=1, bits_per_byte=score)
+            for share, score in zip((1.0, 0.3, 0.1), scores, strict=True)
+        ]
+        return Row(name="gru", title="GRU", score=scores[0], rate=0.008, points=points)
+
+    assert list(_worse_with_more(row(1.5, 1.8, 2.0))) == []
+    assert list(_worse_with_more(row(1.5, 1.8, 1.77))) == []
+    assert list(_worse_with_more(row(1.5, 2.3, 1.8))) == [
+        "GRU: 2.300 bits per byte after 300,000 tokens, and 1.800 after 100,000; with a learning rate of "
+        "0.008, some runs hardly learn"
+    ]
 
 
 def test_the_edge_of_the_learning_rates() -> None:

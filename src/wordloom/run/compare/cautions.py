@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from wordloom.evaluate.score import MIN_UNITS
 from wordloom.run.compare.result import Pair, Row
@@ -10,6 +11,7 @@ from wordloom.run.compare.schedule import Schedule
 
 _UNEQUAL = 0.02  # a difference in parameters that is reported
 _FEW_STEPS = 30  # of a trial of a learning rate
+_WORSE = 1.02  # a factor by which a longer run is worse that is reported
 _MISSED = 1.25  # a factor between the time taken and a budget in minutes that is reported
 
 
@@ -32,6 +34,7 @@ def cautions(schedule: Schedule, rows: Sequence[Row], pairs: Sequence[Pair]) -> 
     for row in rows:
         if row.edge is not None:
             yield f"{row.title}: the best learning rate, {row.rate:g}, is the {row.edge} that was tried"
+        yield from _worse_with_more(row)
     for entry in shared.entries:
         if entry.aimed_at is not None and abs(entry.weights / entry.aimed_at - 1) > _UNEQUAL:
             yield (
@@ -43,6 +46,18 @@ def cautions(schedule: Schedule, rows: Sequence[Row], pairs: Sequence[Pair]) -> 
         yield from _missed_minutes(rows, budget.amount)
     if not shared.held_out.has_intervals:
         yield f"there are no intervals: {shared.held_out.counted()}, and {MIN_UNITS} are needed"
+
+
+def _worse_with_more(row: Row) -> Iterator[str]:
+    """Yield a note if a run of the entry is worse than a shorter one."""
+    points = sorted(row.points, key=lambda point: point.share)
+    for less, more in pairwise(points):
+        if more.bits_per_byte > _WORSE * less.bits_per_byte:
+            yield (
+                f"{row.title}: {more.bits_per_byte:.3f} bits per byte after {more.tokens:,} tokens, and "
+                f"{less.bits_per_byte:.3f} after {less.tokens:,}; with a learning rate of {row.rate:g}, "
+                "some runs hardly learn"
+            )
 
 
 def _missed_minutes(rows: Sequence[Row], wanted: float) -> Iterator[str]:
