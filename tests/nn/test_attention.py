@@ -12,6 +12,7 @@ from wordloom.errors import ConfigError, DeviceError
 from wordloom.kernels import programs
 from wordloom.nn import Attention, KeyValueCache, Visibility, causal_mask, set_attention_backend
 from wordloom.nn.attention import exact_attention, running_kernel
+from wordloom.nn.attention import layer as layer_module
 
 CPU_BACKENDS = ["auto", "flash", "math", "exact"]
 
@@ -251,6 +252,16 @@ def test_a_backend_that_cannot_run_is_an_error_that_says_so() -> None:
         dropping.train()(torch.randn(1, 3, 8))
     with pytest.raises(ConfigError, match="did you mean 'flash'"):
         set_attention_backend(layer, "flsh")
+
+
+def test_with_few_keys_pytorch_is_faster_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    for amx, few, many in ((True, (16, 1023), (16, 1024)), (False, (64, 511), (64, 512))):
+        monkeypatch.setattr(layer_module, "has_amx", lambda amx=amx: amx)
+        monkeypatch.setattr(layer_module, "widens", lambda device, dtype: False)
+        for (E, S), expected in ((few, True), (many, False)):
+            keys = torch.zeros(1, 1, S, E, dtype=torch.bfloat16)
+            assert layer_module._faster_in_float32(keys, keys) == expected
+            assert not layer_module._faster_in_float32(keys.float(), keys.float())
 
 
 def test_the_running_kernel_is_found_by_asking() -> None:

@@ -59,9 +59,10 @@ def acceptability(
     reader = Reader(tokenizer, start="none" if is_encoder else "auto", end="none", specials="text")
     sentences = ((sentence, pair.place) for pair in read for sentence in (pair.good, pair.bad))
     sequences = list(_sequences(reader, sentences, least=1 if is_encoder else 2))
-    tokens = [list(ids) for ids, _ in sequences]
-    # sums of equal sentences may differ in the last bit, by their rows in a batch
-    equal = [good == bad for good, bad in zip(tokens[::2], tokens[1::2], strict=True)]
+    # the sums of two equal sentences can differ in the last bit, because they are two rows of a batch
+    equal = [
+        np.array_equal(good, bad) for (good, _), (bad, _) in zip(sequences[::2], sequences[1::2], strict=True)
+    ]
     if is_encoder:
         totals = _pseudo_sums(model, tokenizer, sequences, batch_size)
     else:

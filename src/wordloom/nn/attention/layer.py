@@ -368,8 +368,9 @@ def running_kernel(
 
     ``padded``: some keys are masked for all queries.  ``masked``: some keys are masked for some queries, not
     counting the causal mask.  ``elements`` is the number of elements of q; ``blocked`` needs a minimum.
-    ``n_keys`` is the number of keys, of which ``blocked`` takes any number where PyTorch is not faster.  The
-    other kernels are tried on a small example, because PyTorch has no query for them on a CPU.
+    ``n_keys``, the number of keys, and ``is_causal`` decide whether PyTorch's kernel is faster
+    (:func:`wordloom.nn.fused.flash_is_faster`).  The other kernels are tried on a small example, because
+    PyTorch has no query for them on a CPU.
 
     Raises DeviceError when ``backend`` names one that cannot run here.
     """
