@@ -21,11 +21,13 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
 import wordloom.run.ranks
 from wordloom.errors import RankError, WordloomError
+from wordloom.nn import quantized
 from wordloom.run import train
 
 
 def main(path: Path) -> None:
     torch.set_num_threads(1)
+    quantized.MOST_EXACT_ROWS = sys.maxsize  # or weights in 8 bits would be multiplied in two ways, by rows
     runs, rank = json.loads(path.read_text()), os.environ["RANK"]
     if len(runs) > 1:  # one group for all
         torch.distributed.init_process_group("gloo")

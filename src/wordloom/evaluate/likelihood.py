@@ -88,7 +88,11 @@ def _batch_likelihoods(model: Any, stretches: list[Stretch], greedy: bool) -> li
         return [Likelihood(np.empty(0), np.empty(0, dtype=bool) if greedy else None) for _ in stretches]
 
     def predict(batch: _Batch) -> Likelihood:
-        hidden = _scored_states(model, batch.inputs, batch.scored)
+        B, T = batch.inputs.shape
+        width = T if context_limit(model.config) is not None else max(1, BATCH_TOKENS // B)
+        if width < T:
+            return _predict_in_pieces(model, batch, width, greedy)
+        hidden = model.hidden(batch.inputs)[batch.scored]
         return _predict(model, hidden, batch.targets, greedy)
 
     ((_, every),) = forward_passes(model, [_Batch.of(stretches)], predict)
@@ -98,23 +102,36 @@ def _batch_likelihoods(model: Any, stretches: list[Stretch], greedy: bool) -> li
     return [Likelihood(*pair) for pair in zip(nats, most_likely, strict=True)]
 
 
-def _scored_states(model: Any, tokens: Tensor, scored: Tensor) -> Tensor:
-    """Return the hidden states at the positions ``scored`` [B, T] of ``tokens`` [B, T]: [N, D], row by row.
+def _predict_in_pieces(model: Any, batch: _Batch, width: int, greedy: bool) -> Likelihood:
+    """Return the likelihood of the targets of long texts, reading ``width`` tokens of each at a time.
 
-    A model without a limit of its context reads long texts in pieces.
+    The rows are in descending order of length; those that have ended are read no further.
     """
+    tokens, scored = batch.inputs, batch.scored  # [B, T]
     B, T = tokens.shape
-    width = T if context_limit(model.config) is not None else max(1, BATCH_TOKENS // B)
-    if width >= T:
-        return model.hidden(tokens)[scored]
+    targets = torch.zeros_like(tokens)
+    targets[scored] = batch.targets
+    nats = np.zeros((B, T))
+    most_likely = np.zeros((B, T), dtype=bool)
+    on_cpu = scored.cpu().numpy()
     cache = model.new_cache(B, T)
-    states: list[list[Tensor]] = [[] for _ in range(B)]
     for start in range(0, T, width):
-        piece = slice(start, start + width)
-        hidden = model.hidden(tokens[:, piece], cache=cache)  # [B, width, D]
-        for row in range(B):
-            states[row].append(hidden[row, scored[row, piece]])
-    return torch.cat([part for row in states for part in row])
+        unfinished = scored[:, start:].any(dim=1).nonzero()
+        if not len(unfinished):  # the longest rows have no targets
+            break
+        rows = int(unfinished.max()) + 1
+        if rows < cache.n_rows:
+            cache.select(torch.arange(rows, device=tokens.device))
+        piece = (slice(rows), slice(start, start + width))
+        hidden = model.hidden(tokens[piece], cache=cache)  # [rows, width, D]
+        here = scored[piece]
+        if not here.any():
+            continue
+        found = _predict(model, hidden[here], targets[piece][here], greedy)
+        nats[piece][on_cpu[piece]] = found.nats
+        if found.greedy is not None:
+            most_likely[piece][on_cpu[piece]] = found.greedy
+    return Likelihood(nats[on_cpu], most_likely[on_cpu] if greedy else None)
 
 
 def _predict(model: Any, hidden: Tensor, targets: Tensor, greedy: bool) -> Likelihood:
