@@ -7,6 +7,7 @@ import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from wordloom.errors import CheckpointError, RecipeError
 from wordloom.evaluate import choices, perplexity
 from wordloom.evaluate.references import KneserNey
 from wordloom.progress import TrainingProgress
+from wordloom.recipe import Recipe
 from wordloom.run import LanguageModel, load_as, train
 from wordloom.run.compare import runs as runs_module
 from wordloom.run.compare.budget import Budget
@@ -212,6 +214,32 @@ def test_minutes_are_converted_once(text: Path, tmp_path: Path, monkeypatch: pyt
     again = compare(one, out=tmp_path / "minutes")
     assert isinstance(again, Result)
     assert row_of(again, "bag").tokens == steps
+
+
+def test_steps_are_timed_by_turns_and_the_fastest_count(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a log, the lower quartile of the times counts, and of the rounds the fastest."""
+    timed: list[str] = []
+
+    def logged(recipe: Recipe, out: Path, **_: object) -> SimpleNamespace:
+        timed.append(recipe.name)
+        out.mkdir(parents=True)
+        factor = {1: 1, 2: 3, 3: 2}[-(-len(timed) // 2)] * (1 if recipe.name.startswith("bag") else 2)
+        speeds = [9000, *[10 * factor] * 3, 20 * factor, *[30 * factor] * 2, 40 * factor]
+        lines = [json.dumps({"kind": "train", "tokens_per_second": speed}) + "\n" for speed in speeds]
+        (out / "metrics.jsonl").write_text("".join(lines))
+        return SimpleNamespace(interrupted=False)
+
+    monkeypatch.setattr(runs_module, "train", logged)
+    two = settings(text, families=["bag", "rnn"], seeds=1, rates=1, budget=Budget("minutes", 30))
+    planned = compare(two, out=tmp_path / "minutes", dry_run=True)
+    assert isinstance(planned, list)
+    assert timed == ["bag-timing", "rnn-timing"] * 3
+    bag, rnn = (next(run for run in planned if run.name == f"{name}-seed-1337") for name in ("bag", "rnn"))
+    tokens = bag.entry.tokens_per_step
+    assert bag.recipe.train.steps == round(30 * 60 * 90 / tokens)
+    assert rnn.recipe.train.steps == round(30 * 60 * 180 / tokens)
 
 
 def test_a_note_says_which_models_missed_the_minutes(

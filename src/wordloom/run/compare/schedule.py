@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import isfinite
+from pathlib import Path
 
 from wordloom.errors import CheckpointError
 from wordloom.progress import TrainingProgress
@@ -16,8 +17,9 @@ from wordloom.run.compare.runs import CURVE, TENTH, Purpose, Run, run_of, time_s
 from wordloom.run.compare.shared import Shared
 from wordloom.run.sweep.scores import SweepRun
 
-_TIMING_SHARE = 0.02  # of the budget
-_TIMING = 0.1, 0.5  # the fewest and the most minutes: programs are compiled in the first seconds
+_TIMING_SHARE = 0.01  # of the budget
+_TIMING = 0.1, 0.25  # the fewest and the most minutes: programs are compiled in the first seconds
+_TIMING_ROUNDS = 3  # in turn over all entries, because other work slows the machine down for a while
 
 
 @dataclass(kw_only=True)
@@ -33,18 +35,30 @@ class Schedule:
     _ended: dict[str, SweepRun] = field(default_factory=dict)
 
     def cost(self, entry: Entry) -> Cost:
-        """Return the cost of a step; its seconds are measured once, and kept in the folder."""
+        """Return the cost of a step; the seconds of all entries are measured once, and kept in the folder."""
         cost = Cost(entry.tokens_per_step, float(entry.tokens_per_step * entry.flops_per_token))
         budget = self.shared.settings.budget
         if budget.kind != "minutes":
             return cost
-        file = self.shared.folder / "trials" / f"{entry.name}-timing.json"
-        if not file.exists():
-            self.shared.progress.say(f"\ntiming: {entry.title}")
-            minutes = min(max(_TIMING[0], _TIMING_SHARE * budget.amount), _TIMING[1], budget.amount)
-            seconds = time_step(entry, minutes, file.with_suffix(""), self.progress)
-            keep(file, {"seconds_per_step": seconds})
-        return cost._replace(seconds=kept(file)["seconds_per_step"])
+        if not self._timing(entry).exists():
+            self._time_steps([each for each in self.shared.entries if not self._timing(each).exists()])
+        return cost._replace(seconds=kept(self._timing(entry))["seconds_per_step"])
+
+    def _timing(self, entry: Entry) -> Path:
+        return self.shared.folder / "trials" / f"{entry.name}-timing.json"
+
+    def _time_steps(self, entries: list[Entry]) -> None:
+        """Measure the seconds of a step of each of ``entries`` in a few rounds; the fastest counts."""
+        budget = self.shared.settings.budget.amount
+        minutes = min(max(_TIMING[0], _TIMING_SHARE * budget), _TIMING[1], budget)
+        found: dict[str, list[float]] = {entry.name: [] for entry in entries}
+        for number in range(1, _TIMING_ROUNDS + 1):
+            for entry in entries:
+                self.shared.progress.say(f"\ntiming {number} of {_TIMING_ROUNDS}: {entry.title}")
+                folder = self._timing(entry).with_name(f"{entry.name}-timing-{number}")
+                found[entry.name].append(time_step(entry, minutes, folder, self.progress))
+        for entry in entries:
+            keep(self._timing(entry), {"seconds_per_step": min(found[entry.name])})
 
     def state(self, run: Run) -> SweepRun:
         """Return the state and the validation scores of ``run``; those of a run that has ended are read once.
