@@ -166,14 +166,11 @@ class _Pass:
         if c0 is not None:
             self.c = new(T + 1, B, H, dtype=torch.float32)
             self.c[0] = c0
-        # the state before each step, zeros where a document starts
-        self.h_in = self.h[:T] if self.starts is None else new(T, B, self.R)
-        self.c_in = self.c if self.c is None or self.starts is None else torch.empty_like(self.c[:T])
-        rows = self.x.flatten(0, 1)  # [T * B, D]
-        self.gates = fastest_linear(rows, self.w, self.bias).view(T, B, -1)
+        self.restarts = [False] * T if self.starts is None else self.starts.flatten(1).any(dim=1).tolist()
+        split = 2 * H if self.cell == "gru" else len(self.w)
+        self.gates = self._of_inputs(slice(split))
         if self.cell == "gru":
-            self.n = self.gates[..., 2 * H :].contiguous()
-            self.gates = self.gates[..., : 2 * H].contiguous()
+            self.n = self._of_inputs(slice(split, None))
             self.product = torch.empty_like(self.n)  # r h
         if self.cell == "gru_reset_after":
             self.inner = torch.empty_like(self.gates)
@@ -182,14 +179,19 @@ class _Pass:
             self.project = _StepProduct(self.projection, T)
         self._set_up_products()
         for t in range(T):
-            self._begin(t)
-            self._step(t)
+            before = self._before(t)
+            self._step(t, *before)
             if self.attend is not None:
-                for after, before in ((self.h, self.h_in), (self.c, self.c_in)):
-                    if after is not None and before is not None:
-                        after[t + 1] = torch.where(self.attend[t], after[t + 1], before[t])
+                for after, kept in zip((self.h, self.c), before, strict=True):
+                    if after is not None and kept is not None:
+                        after[t + 1] = torch.where(self.attend[t], after[t + 1], kept)
         state = (self.h[T].clone(),) if self.c is None else (self.h[T].clone(), self.c[T].clone())
         return self.h[1:], state
+
+    def _of_inputs(self, rows: slice) -> Tensor:
+        """Return W x + b of all steps for these rows of W: [T, B, rows]."""
+        bias = None if self.bias is None else self.bias[rows]
+        return fastest_linear(self.x.flatten(0, 1), self.w[rows], bias).view(self.T, self.B, -1)
 
     def _set_up_products(self) -> None:
         """Set up the products with U: those of the gates, and of a GRU's candidate apart."""
@@ -201,14 +203,16 @@ class _Pass:
         if self.cell == "gru":
             self.times_u_of_n = _StepProduct(self.u[split:], self.T)
 
-    def _begin(self, t: int) -> None:
-        if self.starts is not None:
-            self.h_in[t] = self.h[t].masked_fill(self.starts[t], 0.0)
-            if self.c is not None and self.c_in is not None:
-                self.c_in[t] = self.c[t].masked_fill(self.starts[t], 0.0)
+    def _before(self, t: int) -> tuple[Tensor, Tensor | None]:
+        """Return h and c before step ``t``: zeros in rows that restart."""
+        h, c = self.h[t], None if self.c is None else self.c[t]
+        if self.starts is None or not self.restarts[t]:
+            return h, c
+        start = self.starts[t]
+        return h.masked_fill(start, 0.0), None if c is None else c.masked_fill(start, 0.0)
 
-    def _step(self, t: int) -> None:
-        h, gates = self.h_in[t], self.gates[t]
+    def _step(self, t: int, h: Tensor, c: Tensor | None) -> None:
+        gates = self.gates[t]
         if self.cell == "gru":
             self.times_u.add_to(gates, h)
             self._run("gru_gates", gates, h, self.product[t])
@@ -221,10 +225,9 @@ class _Pass:
             self.times_u.add_to(gates, h)
             self._run("elman", self.variant, gates, self.h[t + 1])
         else:
-            assert self.c_in is not None
             self.times_u.add_to(gates, h)
             out = self.h[t + 1] if self.projection is None else self.wide[t]
-            self._run("lstm", self.variant, gates, self.c_in[t], self.c[t + 1], out, self.peephole)
+            self._run("lstm", self.variant, gates, c, self.c[t + 1], out, self.peephole)
             if self.projection is not None:
                 self.project.write(self.h[t + 1], self.wide[t])
 
@@ -260,7 +263,7 @@ class _Pass:
             if self.attend is not None:
                 dh = torch.where(self.attend[t], dh, after_h)
                 dc = None if dc is None or after_c is None else torch.where(self.attend[t], dc, after_c)
-            if self.starts is not None:
+            if self.starts is not None and self.restarts[t]:
                 dh.masked_fill_(self.starts[t], 0.0)
                 if dc is not None:
                     dc.masked_fill_(self.starts[t], 0.0)
@@ -268,7 +271,7 @@ class _Pass:
 
     def _step_back(self, t: int, dh: Tensor, dc: Tensor | None) -> Tensor:
         """Return d_h before step t from d_h [B, R] after it, and change d_c in place."""
-        h, gates = self.h_in[t], self.d_gates[t]
+        (h, c), gates = self._before(t), self.d_gates[t]
         if self.cell == "gru":
             before = torch.empty_like(dh)
             self._run("gru_state_backward", gates, self.d_n[t], h, dh, before)
@@ -282,18 +285,16 @@ class _Pass:
         if self.c is None:
             self._run("elman_backward", self.variant, self.h[t + 1], dh, gates)
         else:
-            assert self.c_in is not None
             if self.projection is not None:
                 self.d_h[t] = dh
                 dh = self.back_through_projection(self.d_h[t]).float()
-            self._run(
-                "lstm_backward", self.variant, gates, self.c_in[t], self.c[t + 1], dh, dc, self.peephole
-            )
+            self._run("lstm_backward", self.variant, gates, c, self.c[t + 1], dh, dc, self.peephole)
         return self.back_through_u(gates).float()
 
     def _gradients(self, dh: Tensor, dc: Tensor | None) -> tuple[Tensor | None, ...]:
         H = self.H
-        rows, h_in = self.x.flatten(0, 1), self.h_in.flatten(0, 1)  # [T * B, D], [T * B, R]
+        h_before = self.h[:-1] if self.starts is None else self.h[:-1].masked_fill(self.starts, 0.0)
+        rows, h_in = self.x.flatten(0, 1), h_before.flatten(0, 1)  # [T * B, D], [T * B, R]
         d_gates = self.d_gates.flatten(0, 1)
         inner = d_gates
         if self.cell == "gru":
@@ -312,11 +313,12 @@ class _Pass:
         return d_x, dh, dc, d_w, d_u, d_bias, d_candidate, d_peephole, d_projection
 
     def _peephole_gradient(self) -> Tensor | None:
-        if self.peephole is None or self.c is None or self.c_in is None:
+        if self.peephole is None or self.c is None:
             return None
+        c_before = self.c[:-1] if self.starts is None else self.c[:-1].masked_fill(self.starts, 0.0)
         H, inner = self.H, len(self.peephole) - 1  # i and f, or i alone, see c before the step, o after it
         d = self.d_gates.float()
-        parts = [(d[..., k * H : (k + 1) * H] * self.c_in[: self.T]).sum((0, 1)) for k in range(inner)]
+        parts = [(d[..., k * H : (k + 1) * H] * c_before).sum((0, 1)) for k in range(inner)]
         return torch.stack([*parts, (d[..., -H:] * self.c[1:]).sum((0, 1))])
 
     def _projection_gradient(self) -> Tensor | None:
