@@ -187,6 +187,12 @@ def test_the_interval_is_that_of_the_paradigms(llama, byte_tokenizer, rng: rando
     )
     half = 1.959963984540054 * math.sqrt(0.25 / 19)
     assert mixed["accuracy"].interval == pytest.approx((0.5 - half, 0.5 + half))
+    few = acceptability(llama, byte_tokenizer, sure[:12] + [each._replace(phenomenon="n") for each in never])
+    assert few["never"].interval == share_interval(0, 20)  # of a share, also few pairs have one
+    assert few["sure"].interval == share_interval(12, 12)
+    assert few["n"].interval is not None
+    other = [each._replace(phenomenon="few") for each in sure[:12]]
+    assert acceptability(llama, byte_tokenizer, [*other, *never])["few"].interval is None
 
 
 def test_refusals(llama, byte_tokenizer, char_tokenizer, char_model) -> None:

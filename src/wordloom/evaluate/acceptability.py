@@ -44,8 +44,8 @@ def acceptability(
         batch_size: sentences per forward pass of a causal model, masked copies of an encoder.
         progress: called after every pair with whether it was right.
 
-    Means have normal intervals of pairs drawn within paradigms, and paradigms have Wilson's. Below 20 pairs
-    there are none.
+    Means of 20 pairs or more have normal intervals of pairs drawn within paradigms, and
+    paradigms have Wilson's.
 
     Raises:
         EvaluationError: no pair; a sentence of no token; a sentence that does not fit an encoder.
@@ -85,7 +85,6 @@ def acceptability(
         "by": "pseudo-likelihood" if is_encoder else "likelihood",
         "start": "marks" if is_encoder else reader.start_name,
         "dtype": dtype_name(model),
-        "ci": f"{len(read)}-pairs" if len(read) >= MIN_UNITS else "no",
     }
     scores = [_mean("accuracy", list(of), right, of, settings)]
     scores += [_mean(name, list(paradigms), right, of, settings) for name, paradigms in phenomena.items()]
@@ -107,6 +106,8 @@ def _mean(
     """Return the mean accuracy of paradigms; its variance is that of a stratified sample."""
     shares = [right[each] / of[each] for each in paradigms]
     value, interval = sum(shares) / len(shares), None
+    pairs = sum(of[each] for each in paradigms)
+    settings = {**settings, "ci": f"{pairs}-pairs" if pairs >= MIN_UNITS else "no"}
     if settings["ci"] != "no" and min(of[each] for each in paradigms) > 1:
         variances = (p * (1 - p) / (of[each] - 1) for p, each in zip(shares, paradigms, strict=True))
         half = Z95 * math.sqrt(sum(variances)) / len(shares)
@@ -115,8 +116,8 @@ def _mean(
 
 
 def _share(name: str, right: int, of: int, settings: Mapping[str, object]) -> Score:
-    interval = None if settings["ci"] == "no" else share_interval(right, of)
-    return Score(name, right / of, interval, signature(name, **settings))
+    settings = {**settings, "ci": f"{of}-pairs"}
+    return Score(name, right / of, share_interval(right, of), signature(name, **settings))
 
 
 def _sequences(reader: Reader, sentences: Iterable[tuple[str, str]], least: int) -> Iterator[tuple[Ids, str]]:

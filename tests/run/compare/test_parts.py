@@ -63,6 +63,11 @@ def test_amounts(text: str, amount: float) -> None:
     assert parse_amount(text, "x") == amount
 
 
+@pytest.mark.parametrize("text", ["tokens=20.04k", "tokens=2M", "minutes=0.123456", "flops=1.2345678e15"])
+def test_a_budget_is_written_exactly(text: str) -> None:
+    assert Budget.parse(str(Budget.parse(text))) == Budget.parse(text)
+
+
 @pytest.mark.parametrize("text", ["", "0", "-3", "50 million", "nan", "inf", "1e999", "M", "5M5"])
 def test_amounts_that_are_refused(text: str) -> None:
     with pytest.raises(RecipeError, match=r"--parameters: .* is no number above 0"):
@@ -244,15 +249,16 @@ def made_result(rng: random.Random) -> tuple[Result, dict[str, np.ndarray], Held
     held_out = HeldOut(documents, Tokenizer.train([], kind="byte"), "refuse")
     bits = {name: held_out.sizes * rng.uniform(1, 3) + np.random.rand(40) for name in ("a", "b", "c")}
     rows = [
-        (Row(name=name, title=name.upper(), score=float(of.sum() / held_out.n_bytes), seeds=[2.0, 2.5]), of)
+        (Row(name=name, title=name.upper(), score=float(of.sum() / held_out.n_bytes), seeds=[2.0, 2.5],
+             seed_numbers=[7, 9], tasks={"blimp": 0.75}), of)
         for name, of in bits.items()
-    ]
+    ]  # fmt: skip
     rows.append((Row(name="lzma", title="lzma", score=9.0), None))
     rows.append((Row(name="bert", title="BERT", score=1.0, encodes=True, tasks={"blimp": 0.5}), None))
     result = Result(
         folder=None, budget=Budget.parse("tokens=1M"), text="text", prompt="p", unit=held_out.unit,
         units=40, held_out_bytes=held_out.n_bytes, tokenizer="byte", seeds=2,
-        rows=in_order(rows, held_out), pairs=paired(rows, held_out), first_seed=7, signature="s",
+        rows=in_order(rows, held_out), pairs=paired(rows, held_out), runs=3, flops=2e9, signature="s",
         notes=["a note"],
     )  # fmt: skip
     return result, bits, held_out
@@ -297,9 +303,14 @@ def test_tables_hold_every_row(rng: random.Random) -> None:
     for row in result.rows:
         assert row.title in text
     assert "note: a note" in text
+    assert "trained in all: 3 runs, 2e+09 FLOPs" in text
+    assert "published on BLiMP" in text
     rows = list(csv.DictReader(io.StringIO(csv_of(result))))
     assert [row["name"] for row in rows if row["seed"] in ("", "7")] == [row.name for row in result.rows]
     assert {row["blimp"] for row in rows if row["name"] == "bert"} == {"0.5"}
+    assert [(row["seed"], row["score"], row["blimp"]) for row in rows if row["name"] == "a"] == [
+        ("7", "2.0", "0.75"), ("9", "2.5", ""),  # of the first seed alone
+    ]  # fmt: skip
     assert json.loads(json.dumps(result.as_dict()))["budget"] == {"kind": "tokens", "amount": 1e6}
 
 
@@ -308,7 +319,7 @@ def test_the_small_panel_leaves_out_what_would_stretch_its_scale(rng: random.Ran
     rows = [
         Row(
             name=name, title=name, score=score, tokens=30, positions=[(1, 9, score + 0.5), (9, 64, score)],
-            points=[Point(share=share, tokens=t, flops=t, minutes=t, bits_per_byte=score + 1)
+            points=[Point(share=share, tokens=t, flops=t, minutes=t, score=score + 1)
                     for share, t in ((0.1, 3), (1.0, 30))],
         )
         for name, score in scores.items()
@@ -322,17 +333,21 @@ def test_the_small_panel_leaves_out_what_would_stretch_its_scale(rng: random.Ran
 def test_a_note_tells_of_a_longer_run_that_is_worse() -> None:
     def row(*scores: float) -> Row:
         points = [
-            Point(share=share, tokens=int(1e6 * share), flops=1, minutes=1, bits_per_byte=score)
+            Point(share=share, tokens=int(1e6 * share), flops=1, minutes=1, score=score)
             for share, score in zip((1.0, 0.3, 0.1), scores, strict=True)
         ]
         return Row(name="gru", title="GRU", score=scores[0], rate=0.008, points=points)
 
-    assert list(_worse_with_more(row(1.5, 1.8, 2.0))) == []
-    assert list(_worse_with_more(row(1.5, 1.8, 1.77))) == []
-    assert list(_worse_with_more(row(1.5, 2.3, 1.8))) == [
-        "GRU: 2.300 bits per byte after 300,000 tokens, and 1.800 after 100,000; with a learning rate of "
-        "0.008, some runs hardly learn"
-    ]
+    losses = {100_000: 1.5, 300_000: 1.6, 1_000_000: 0.7}
+    assert list(_worse_with_more(row(1.5, 1.8, 2.0), losses)) == []
+    assert list(_worse_with_more(row(1.5, 1.8, 1.77), losses)) == []
+    for known in (losses, {}):
+        assert list(_worse_with_more(row(1.5, 2.3, 1.8), known)) == [
+            "GRU: 2.300 bits per byte after 300,000 tokens, and 1.800 after 100,000; with a learning rate of "
+            "0.008, some runs hardly learn"
+        ]
+    (note,) = _worse_with_more(row(2.4, 1.7, 1.8), losses)
+    assert note.endswith("it fits the training text better, so it overfits")
 
 
 def test_the_edge_of_the_learning_rates() -> None:

@@ -56,7 +56,8 @@ class Budget(NamedTuple):
         return cls(cast(Kind, kind.strip()), parse_amount(amount, f"--budget {kind.strip()}"))
 
     def __str__(self) -> str:
-        return f"{self.kind}={self.amount:g}" if self.kind == "flops" else f"{self.kind}={short(self.amount)}"
+        text = f"{self.amount:g}" if self.kind == "flops" else short(self.amount)
+        return f"{self.kind}={text if parse_amount(text, '') == self.amount else repr(self.amount)}"
 
 
 class Cost(NamedTuple):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from statistics import median
 
 from wordloom.evaluate.score import MIN_UNITS
 from wordloom.run.compare.result import Pair, Row
 from wordloom.run.compare.schedule import Schedule
+from wordloom.run.sweep.scores import metric_lines
 
 _UNEQUAL = 0.02  # a difference in parameters that is reported
 _FEW_STEPS = 30  # of a trial of a learning rate
 _WORSE = 1.02  # a factor by which a longer run is worse that is reported
+_LAST = 5  # lines of the log whose median loss is that of the training text
 _MISSED = 1.25  # a factor between the time taken and a budget in minutes that is reported
 
 
@@ -34,7 +38,7 @@ def cautions(schedule: Schedule, rows: Sequence[Row], pairs: Sequence[Pair]) -> 
     for row in rows:
         if row.edge is not None:
             yield f"{row.title}: the best learning rate, {row.rate:g}, is the {row.edge} that was tried"
-        yield from _worse_with_more(row)
+        yield from _worse_with_more(row, training_losses(schedule, row))
     for entry in shared.entries:
         if entry.aimed_at is not None and abs(entry.weights / entry.aimed_at - 1) > _UNEQUAL:
             yield (
@@ -44,19 +48,42 @@ def cautions(schedule: Schedule, rows: Sequence[Row], pairs: Sequence[Pair]) -> 
     budget = shared.settings.budget
     if budget.kind == "minutes":
         yield from _missed_minutes(rows, budget.amount)
+    if shared.settings.seeds == 1 and any(row.seeds for row in rows):
+        yield "each model has one seed, so how much seeds differ is not known"
     if not shared.held_out.has_intervals:
         yield f"there are no intervals: {shared.held_out.counted()}, and {MIN_UNITS} are needed"
 
 
-def _worse_with_more(row: Row) -> Iterator[str]:
-    """Yield a note if a run of the entry is worse than a shorter one."""
+def training_losses(schedule: Schedule, row: Row) -> dict[int, float]:
+    """Return the last loss of the training text of each point of ``row``, by its tokens."""
+    entry = next((entry for entry in schedule.shared.entries if entry.name == row.name), None)
+    if entry is None or row.rate is None:
+        return {}
+    found = {}
+    for run in (*schedule.points(entry, row.rate), schedule.final(entry, row.rate, 0)):
+        lines = [
+            line["loss"] for line in metric_lines(run.folder / "metrics.jsonl") if line["kind"] == "train"
+        ]
+        if lines:
+            found[(run.recipe.train.steps or 0) * entry.tokens_per_step] = median(lines[-_LAST:])
+    return found
+
+
+def _worse_with_more(row: Row, losses: Mapping[int, float]) -> Iterator[str]:
+    """Yield a note if a run of the entry is worse than a shorter one, and why."""
     points = sorted(row.points, key=lambda point: point.share)
+    measure = "pseudo-perplexity" if row.encodes else "bits per byte"
     for less, more in pairwise(points):
-        if more.bits_per_byte > _WORSE * less.bits_per_byte:
+        if more.score > _WORSE * less.score:
+            fits = losses.get(more.tokens, math.inf) < losses.get(less.tokens, -math.inf)
+            why = (
+                "it fits the training text better, so it overfits"
+                if fits
+                else f"with a learning rate of {row.rate:g}, some runs hardly learn"
+            )
             yield (
-                f"{row.title}: {more.bits_per_byte:.3f} bits per byte after {more.tokens:,} tokens, and "
-                f"{less.bits_per_byte:.3f} after {less.tokens:,}; with a learning rate of {row.rate:g}, "
-                "some runs hardly learn"
+                f"{row.title}: {more.score:.3f} {measure} after {more.tokens:,} tokens, and "
+                f"{less.score:.3f} after {less.tokens:,}; {why}"
             )
 
 

@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from wordloom.errors import CheckpointError, WordloomError
+from wordloom.errors import CheckpointError, DataError, WordloomError
+from wordloom.inspect.figures import load_matplotlib
 from wordloom.progress import TrainingProgress
 from wordloom.run.compare.cautions import cautions
 from wordloom.run.compare.entries import NGRAM, Entry
@@ -78,6 +79,7 @@ def compare(
         if dry_run:
             return list(comparison.schedule.planned())
         list(shared.entries)  # raises for mistakes, which are not kept
+        load_matplotlib()  # raises before the training, not after it
         keep(file, settings.as_dict())
         try:
             comparison.train()
@@ -104,7 +106,8 @@ def _continued(folder: Path, settings: Settings) -> Settings:
     if not file.exists() and any(path.name != ".lock" for path in folder.iterdir()):
         raise CheckpointError(f"{folder} is not empty and holds no comparison; choose another --out")
     if not _has_begun(folder):
-        shutil.rmtree(folder / "tokenizer", ignore_errors=True)
+        for name in ("tokenizer", "scores"):
+            shutil.rmtree(folder / name, ignore_errors=True)
         (folder / "text.json").unlink(missing_ok=True)
         return settings
     known = kept(file, remedy="choose another --out")
@@ -116,7 +119,7 @@ def _continued(folder: Path, settings: Settings) -> Settings:
             "another --out"
         )
     every: dict[str, Any] = {key: list(dict.fromkeys([*known[key], *wanted[key]])) for key in _ADDED}
-    return replace(settings, **every)
+    return replace(settings, **every, seeds=max(known["seeds"], settings.seeds))
 
 
 class RunProgress(TrainingProgress):
@@ -230,7 +233,11 @@ class Comparison:
         """Return the measurements of a finished run; None for one that diverged."""
         if self.schedule.state(run).state != "done":
             return None
-        first = run.purpose == "final" and run.seed == self.shared.base.seed
+        earlier = range(run.seed - self.shared.base.seed) if run.purpose == "final" else ()
+        first = run.purpose == "final" and not any(
+            self.schedule.state(self.schedule.final(run.entry, run.rate, number)).state == "done"
+            for number in earlier
+        )
         if not (self._scores / f"{run.name}.json").exists():
             if self.stopped:
                 return None
@@ -259,6 +266,9 @@ class Comparison:
                     keep(file, {"accuracy": measure(task)})
                 except WordloomError as error:
                     reason = f"{name} is not scored on {task}: {error}"
+                    if isinstance(error, DataError):  # such as a failed download, which may work next time
+                        self._notes[reason], found[task] = None, None
+                        continue
                     keep(file, {"accuracy": None, "left_out": reason})
             score = kept(file)
             found[task] = score["accuracy"]
@@ -300,8 +310,15 @@ class Comparison:
             return None
         runs = [schedule.final(entry, rate, number) for number in range(self.shared.settings.seeds)]
         finals = [(run, found) for run in runs if (found := self._measured(run)) is not None]
+        diverged = [run.seed for run in runs if schedule.state(run).state == "failed"]
+        if diverged:
+            seeds = f"seed{'s' * (len(diverged) > 1)} {', '.join(map(str, diverged))}"
+            which = "its score is that of the others" if finals else "it is left out"
+            self._notes[f"{entry.title} diverged with {seeds} of {len(runs)}: {which}"] = None
         if not finals:
             return None
+        if len(finals) + len(diverged) < len(runs):
+            self._notes[f"{entry.title}: {len(finals)} of {len(runs)} seeds are trained so far"] = None
         smaller = schedule.points(entry, rate)
         points = [(run, found) for run in smaller if (found := self._measured(run)) is not None]
         trials = [(run.rate, schedule.state(run).metrics.get("loss")) for run in schedule.trials(entry)]
@@ -316,6 +333,7 @@ class Comparison:
         rows = [row for entry in shared.entries if (row := self._row(entry)) is not None]
         rows += self._references()
         ordered, pairs = in_order(rows, shared.held_out), paired(rows, shared.held_out)
+        planned = list(self.schedule.planned())
         held_out = shared.base.data.validation or f"the last part of {_named(shared.base.data.train)}"
         result = Result(
             folder=shared.folder,
@@ -327,7 +345,8 @@ class Comparison:
             held_out_bytes=shared.held_out.n_bytes,
             tokenizer=f"{shared.tokenizer.kind}, {shared.tokenizer.vocab_size:,} tokens",
             seeds=shared.settings.seeds,
-            first_seed=shared.base.seed,
+            runs=sum(map(self.schedule.has_ended, planned)),
+            flops=sum(run.work for run in planned if self.schedule.has_ended(run)),
             rows=ordered,
             pairs=pairs,
             signature=shared.signature(),

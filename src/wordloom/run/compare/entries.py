@@ -45,6 +45,7 @@ class Family(NamedTuple):
 _RATES = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
 _HIGHER = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
 _LAYERS = 2  # of models that do not attend
+_MOST_LAYERS = 4  # of models that attend, where that of the recipe does not
 _LAYERS_BY_SIZE = ((2e5, 2), (4e6, 4), (3e7, 6), (4e8, 12))  # most parameters, and layers
 
 FAMILIES: dict[str, Family] = {
@@ -140,7 +141,16 @@ def shape_of(recipe: Recipe, vocab_size: int) -> Shape:
     config = config_from(family, **{**settings, "vocab_size": vocab_size})
     heads = getattr(config, "n_heads", None)
     _, weights = count_parameters(config)
-    return Shape(config.dim, config.n_layers if heads else 4, heads or max(1, config.dim // 32), weights)
+    if heads:
+        return Shape(config.dim, config.n_layers, heads, weights)
+    layers = min(_MOST_LAYERS, max(1, weights // (8 * config.dim**2)))  # with room for feed-forward layers
+    return Shape(config.dim, layers, _heads_for(config.dim), weights)
+
+
+def _heads_for(dim: int) -> int:
+    """Return a number of heads of about 32 dimensions; rotary positions need an even number of them."""
+    fitting = (n for n in range(max(1, dim // 32), 0, -1) if dim % n == 0 and dim // n % 2 == 0)
+    return next(fitting, 1)
 
 
 def count_parameters(config: Any) -> tuple[int, int]:

@@ -28,27 +28,42 @@ def comparison_figure(result: Result) -> Any:
     )
     panel = panels["budget"]
     trained = [row for row in result.causal if row.points]
-    for i, row in enumerate(trained):
-        points = sorted(row.points, key=lambda point: point.share)
-        scores = [point.bits_per_byte for point in points[:-1]] + [row.score]
-        panel.plot(
-            [_amount(point, result) for point in points], scores, label=row.title, markersize=5,
-            linewidth=1.3, **figures.series(i),
-        )  # fmt: skip
+    _draw_scores(panel, trained, result)
     for row, dashes in zip((row for row in result.causal if not row.points), ("--", ":"), strict=False):
         panel.axhline(row.score, color=figures.FAINT, linestyle=dashes, linewidth=1.2, label=row.title)
-    panel.set_xscale("log")
-    panel.set_xlabel(_LABELS[result.budget.kind], **figures.NAME)
     panel.set_ylabel("bits per byte of held-out text", **figures.NAME)
-    panel.tick_params(labelsize=figures.FONT - 1)
-    panel.grid(color=figures.GRID, linewidth=0.6, which="both")
-    panel.set_axisbelow(True)
-    figures.hide_frame(panel)
     lines, names = panel.get_legend_handles_labels()
     panels["legend"].axis("off")
     panels["legend"].legend(lines, names, fontsize=figures.FONT - 1.5, frameon=False, loc="upper left")
     _draw_positions(panels["position"], trained)
     return figure
+
+
+def encoder_figure(result: Result) -> Any:
+    """Return the figure of encoders: a line for each, as in :func:`comparison_figure`."""
+    figure = figures.new_figure((6.0, 4.0))
+    panel = figure.subplots()
+    _draw_scores(panel, result.encoders, result)
+    panel.set_ylabel("pseudo-perplexity of held-out text", **figures.NAME)
+    panel.legend(fontsize=figures.FONT - 1.5, frameon=False)
+    return figure
+
+
+def _draw_scores(panel: Any, rows: Sequence[Row], result: Result) -> None:
+    """Draw the scores of each of ``rows`` against the budget."""
+    for i, row in enumerate(rows):
+        points = sorted(row.points, key=lambda point: point.share)
+        scores = [point.score for point in points[:-1]] + [row.score]
+        panel.plot(
+            [_amount(point, result) for point in points], scores, label=row.title, markersize=5,
+            linewidth=1.3, **figures.series(i),
+        )  # fmt: skip
+    panel.set_xscale("log")
+    panel.set_xlabel(_LABELS[result.budget.kind], **figures.NAME)
+    panel.tick_params(labelsize=figures.FONT - 1)
+    panel.grid(color=figures.GRID, linewidth=0.6, which="both")
+    panel.set_axisbelow(True)
+    figures.hide_frame(panel)
 
 
 def _draw_positions(inset: Any, trained: Sequence[Row]) -> None:

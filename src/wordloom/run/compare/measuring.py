@@ -136,12 +136,15 @@ def _pseudo_perplexity(encoder: TextEncoder, held_out: HeldOut) -> float:
     """Return the pseudo-perplexity of the first tokens of the held-out text."""
     texts, left = [], _PSEUDO_TOKENS
     for document in held_out.documents:
-        ids = held_out.tokenizer.encode_ids(document.text, specials=held_out.specials)[:left]
-        texts.append(held_out.tokenizer.decode(ids))
+        ids = held_out.tokenizer.encode_ids(document.text, specials=held_out.specials)
+        text = held_out.tokenizer.decode(ids[:left])
+        if len(ids) > left:
+            text = text.rstrip("\ufffd")  # a character whose bytes are cut
+        texts.append(text)
         left -= len(ids)
         if left <= 0:
             break
-    score = encoder.pseudo_perplexity(texts)["pseudo_perplexity"].value
+    score = encoder.pseudo_perplexity(texts, specials=held_out.specials)["pseudo_perplexity"].value
     if score is None:
         raise EvaluationError("the pseudo-perplexity of the encoder is undefined")
     return score

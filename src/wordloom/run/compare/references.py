@@ -11,7 +11,7 @@ import numpy as np
 from wordloom.data import Document
 from wordloom.data.rows.minimal_pairs import MinimalPair, minimal_pairs
 from wordloom.data.sets.fetch import files_of
-from wordloom.errors import CheckpointError
+from wordloom.errors import CheckpointError, DataError
 from wordloom.evaluate.references import KneserNey
 from wordloom.run.compare.entries import NGRAM
 from wordloom.run.compare.held_out import Floats, HeldOut, byte_stream
@@ -87,7 +87,10 @@ def ngram_acceptability(ngram: KneserNey, pairs: Sequence[MinimalPair]) -> float
 
 def _measured(name: str, train: bytes, held_out: HeldOut, prompt: str) -> dict[str, Any]:
     if name == LZMA:
-        return {"score": held_out.lzma_bits_per_byte(train)}
+        try:
+            return {"score": held_out.lzma_bits_per_byte(train)}
+        except DataError as error:
+            return {"left_out": f"lzma is left out: {error}"}
     if (needed := _MEMORY * len(train)) > _MOST_MEMORY:
         return {
             "left_out": f"the n-gram model is left out: {len(train):,} bytes of training text would take "

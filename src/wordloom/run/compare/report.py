@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
 from html import escape
 from pathlib import Path
 
 from wordloom.inspect import figures
 from wordloom.inspect.view.pages import figure_as_html, page, table_as_html, write_page
-from wordloom.run.compare.figure import comparison_figure
+from wordloom.run.compare.figure import comparison_figure, encoder_figure
 from wordloom.run.compare.result import Pair, Result
-from wordloom.run.compare.tables import columns_of, encoder_columns, heading_of
+from wordloom.run.compare.tables import columns_of, encoder_columns, heading_of, published, trained_in_all
 
-PICTURE, REPORT = "compare.png", "report.html"
+PICTURE, ENCODERS, REPORT = "compare.png", "encoders.png", "report.html"
 
 
 def write_report(result: Result, folder: Path) -> None:
-    """Write ``compare.png`` and ``report.html`` into ``folder``."""
-    if any(row.points for row in result.causal):
-        figures.save_figure(lambda: comparison_figure(result), [], folder / PICTURE)
+    """Write ``compare.png``, for encoders ``encoders.png``, and ``report.html`` into ``folder``."""
+    drawn = (PICTURE, result.causal, comparison_figure), (ENCODERS, result.encoders, encoder_figure)
+    for name, rows, draw in drawn:
+        if any(row.points for row in rows):
+            figures.save_figure(partial(draw, result), [], folder / name)
+        else:
+            (folder / name).unlink(missing_ok=True)
     write_page(report_page(result), folder / REPORT)
 
 
@@ -31,13 +36,17 @@ def report_page(result: Result) -> str:
                 "Encoders: pseudo-perplexity compares them with one another only", *encoder_columns(result)
             )
         )
+        body.append(
+            figure_as_html(lambda: encoder_figure(result), [], "pseudo-perplexity against the budget")
+        )
     if any(row.points for row in result.causal):
         body.append(figure_as_html(lambda: comparison_figure(result), [], "bits per byte against the budget"))
     body += [_differences(result), _samples(result)]
     body.append(_rates(result))
     body.append("<h2>How it was measured</h2>\n<ul>\n")
     body += [
-        f"<li>{escape(line)}</li>\n" for line in (*_METHOD, f"signature: {result.signature}", *result.notes)
+        f"<li>{escape(line)}</li>\n"
+        for line in (*_METHOD, *published(result), trained_in_all(result), result.signature, *result.notes)
     ]
     body.append("</ul>\n")
     return page("Comparison of language models", "".join(body))
@@ -45,12 +54,15 @@ def report_page(result: Result) -> str:
 
 _METHOD = (
     "All models read the same documents, each independently of the others, and bits per byte divide all bits "
-    "by the bytes of the text.",
+    "by the bytes of the text. The n-gram model and lzma read these documents as one text, and lzma has the "
+    "training text before it.",
     "The score is the mean over the seeds. Intervals are 95 % normal intervals over units of the text; "
     "differences are paired by unit.",
     "The column of seeds has the lowest and the highest score, tokens/s is the speed of greedy decoding at "
-    "batch 1, and memory is the peak of a training step.",
-    "The learning rate of a model has the lowest validation loss of those tried at a tenth of the budget.",
+    "batch 1, and memory is the peak of a training step, on a CPU as planned. Tasks are scored for the "
+    "first seed.",
+    "The learning rate of a model has the lowest loss on the held-out text of those tried at a tenth of the "
+    "budget.",
     "Each mark of the picture is a finished run. Recurrent models carry their state from window to window in "
     "training. The n-gram model and lzma read the whole training text once, whatever the budget.",
 )

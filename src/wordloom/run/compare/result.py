@@ -21,13 +21,13 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """The bits per byte of an entry after a share of the budget."""
+    """The score of an entry after a share of the budget; see :class:`Row`."""
 
     share: float
     tokens: int
     flops: float
     minutes: float
-    bits_per_byte: float
+    score: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,18 +38,20 @@ class Row:
         name, title: the name in files and in tables.
         score: bits per byte, the mean over the seeds; the pseudo-perplexity of an encoder.
         interval: its 95 % interval over units of the text.
-        seeds: the score of each seed.
+        seeds: the score of each seed that did not diverge.
+        seed_numbers: these seeds.
         difference: the bits per byte above those of the best trained model, negative for a better reference.
         difference_interval: the 95 % interval of the difference, paired by unit.
         parameters, weights: with and without embeddings.
         rate: the learning rate that was chosen.
         trials: each learning rate, and its validation loss at a tenth of the budget; None if it diverged.
         tokens, flops, minutes: of one training run; minutes are the mean over the seeds.
-        memory: the peak memory of a training step in bytes: weights, gradients, optimizer and activations.
+        memory: the peak memory of a training step in bytes: weights, gradients, optimizer and activations;
+            measured on CUDA, planned elsewhere.
         decoded_per_second: tokens of greedy decoding at batch 1.
         points: the scores after smaller budgets, and after the whole.
         positions: groups of positions, first and last + 1, with their bits per byte.
-        tasks: accuracies on other tasks; None for a task that the model cannot be scored on.
+        tasks: accuracies of the first seed on other tasks; None where the model cannot be scored.
         sample: the continuation of the prompt.
         folder: the folder of the first seed's model.
     """
@@ -60,6 +62,7 @@ class Row:
     score: float
     interval: Interval | None = None
     seeds: Sequence[float] = ()
+    seed_numbers: Sequence[int] = ()
     difference: float | None = None
     difference_interval: Interval | None = None
     parameters: int | None = None
@@ -106,6 +109,7 @@ class Result:
     """A comparison; ``rows`` are in the order of their scores, encoders behind.
 
     ``pairs`` holds the difference of each two rows with bits for every unit, the better one first.
+    ``runs`` and ``flops`` count all training runs, also those that chose learning rates.
     """
 
     folder: Path
@@ -117,7 +121,8 @@ class Result:
     held_out_bytes: int
     tokenizer: str
     seeds: int
-    first_seed: int
+    runs: int
+    flops: float
     rows: Sequence[Row]
     pairs: Sequence[Pair] = ()
     signature: str
@@ -164,6 +169,7 @@ def entry_row(
         encodes=entry.encodes,
         score=mean(scores),
         seeds=scores,
+        seed_numbers=[run.seed for run, _ in finals],
         interval=None if entry.encodes else held_out.statistics(bits).interval(),
         parameters=entry.parameters,
         weights=entry.weights,
@@ -174,7 +180,7 @@ def entry_row(
         minutes=mean(found.seconds for _, found in finals) / 60,
         memory=max((found.memory for _, found in finals if found.memory), default=None),
         decoded_per_second=first.decoded_per_second,
-        points=[] if entry.encodes else [_point(*pair) for pair in (*points, finals[0])],
+        points=[_point(*pair) for pair in (*points, finals[0])],
         positions=first.positions,
         sample=first.sample,
         folder=str(run.folder),
@@ -189,7 +195,7 @@ def _point(run: Run, found: Measured) -> Point:
         tokens=tokens,
         flops=float(tokens * run.entry.flops_per_token),
         minutes=found.seconds / 60,
-        bits_per_byte=found.score,
+        score=found.score,
     )
 
 

@@ -93,8 +93,6 @@ class Schedule:
 
     def curve(self, entry: Entry, rate: float) -> list[Run]:
         """Return the runs with smaller budgets, for the line of ``entry`` in the picture."""
-        if entry.encodes:
-            return []
         runs = [self._run(entry, "curve", share, rate) for share in CURVE]
         others = [self._run(entry, "rate", TENTH, rate), self._run(entry, "final", 1.0, rate)]
         steps = [run.recipe.train.steps for run in others]
@@ -102,7 +100,7 @@ class Schedule:
 
     def points(self, entry: Entry, rate: float) -> list[Run]:
         """Return all runs of ``entry`` with a smaller budget and this learning rate, by budget."""
-        trials = [] if entry.encodes else [run for run in self.trials(entry) if run.rate == rate]
+        trials = [run for run in self.trials(entry) if run.rate == rate]
         return sorted([*self.curve(entry, rate), *trials], key=lambda run: run.share)
 
     def final(self, entry: Entry, rate: float, number: int) -> Run:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from wordloom.data import Corpus
 from wordloom.data.files.source import is_stdin
 from wordloom.data.sets.fetch import files_of, names_dataset
 from wordloom.errors import RecipeError, did_you_mean
@@ -18,7 +19,8 @@ from wordloom.recipe.reading import shipped_recipes
 from wordloom.recipe.training import TrainSettings
 from wordloom.run.checkpoint.kinds import OF_SETS
 from wordloom.run.compare.budget import Budget, short
-from wordloom.run.compare.entries import DEFAULT, SHARED, check_families
+from wordloom.run.compare.entries import DEFAULT, NGRAM, SHARED, check_families
+from wordloom.run.prepare import recipe_corpus
 from wordloom.text import TOKENIZERS
 from wordloom.text.special import ROLE_NAMES, roles_by_name
 
@@ -84,21 +86,21 @@ def base_recipe(settings: Settings, progress: TrainingProgress) -> Recipe:
     """Return the recipe whose text, tokenizer and batches all entries share."""
     source, overrides = settings.source, list(settings.overrides)
     _check_overrides(overrides)
-    if settings.tokenizer is not None:
-        overrides.append(f"tokenizer.kind={settings.tokenizer}")
     if source in shipped_recipes() or source.endswith(".toml") or (Path(source) / "recipe.toml").exists():
-        recipe = load_recipe(source, overrides, say=progress.say)
+        recipe = _with_tokenizer(settings.tokenizer, source, overrides, progress)
     else:
-        kind = settings.tokenizer or "bpe"
         values: dict[str, Any] = {
             "name": name_of(source),
             "data": {"train": source},
-            "tokenizer": {"kind": kind, **({} if kind in ("byte", "char") else {"vocab_size": _VOCABULARY})},
+            "tokenizer": _new_tokenizer(settings.tokenizer or "bpe"),
             "model": {"family": "llama"},
             "train": {"seq_len": 256, "batch_size": 16, "steps": 1, "evaluate_windows": 200},
         }  # fmt: skip
         recipe = load_recipe(Recipe.model_validate(values), overrides, say=progress.say)
-        if not settings.parameters:
+        if not settings.parameters and list(settings.families) != [NGRAM]:
+            corpus = recipe_corpus(recipe)
+            if isinstance(corpus, Corpus):
+                next(iter(corpus.documents("train")), None)  # raises for a source that is not there
             raise RecipeError("a corpus does not say how large the models are; give --parameters, such as 1M")
     if recipe.train.objective not in ("causal_lm", "truncated_bptt"):
         raise RecipeError(
@@ -120,6 +122,23 @@ def base_recipe(settings: Settings, progress: TrainingProgress) -> Recipe:
             "data.label_prefix"
         )
     return _without_unknown(recipe)
+
+
+def _new_tokenizer(kind: str) -> dict[str, Any]:
+    """Return the settings of a tokenizer of this kind."""
+    return {"kind": kind, **({} if kind in ("byte", "char") else {"vocab_size": _VOCABULARY})}
+
+
+def _with_tokenizer(
+    kind: str | None, source: str, overrides: Sequence[str], progress: TrainingProgress
+) -> Recipe:
+    """Return the recipe in ``source``; a tokenizer of another ``kind`` replaces its own whole."""
+    own = [each for each in overrides if each.strip().startswith("tokenizer.")]
+    recipe = load_recipe(source, [each for each in overrides if each not in own], say=progress.say)
+    if kind not in (None, recipe.tokenizer.kind):
+        values = {**recipe.as_dict(), "tokenizer": _new_tokenizer(str(kind))}
+        recipe = Recipe.model_validate(values)
+    return load_recipe(recipe, own, say=progress.say)
 
 
 def _check_overrides(overrides: Sequence[str]) -> None:

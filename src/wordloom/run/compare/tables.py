@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from wordloom.files import write_text
@@ -14,7 +14,7 @@ from wordloom.run.compare.result import Interval, Result, Row
 TABLE = "table"
 _EXPLAINED = (
     "seeds: the lowest and the highest score; tokens/s: greedy decoding at batch 1; memory: the peak of a "
-    "training step"
+    "training step, on a CPU as planned"
 )
 
 
@@ -28,7 +28,7 @@ def write_tables(result: Result, folder: Path) -> None:
 def columns_of(result: Result) -> tuple[list[str], list[list[str]]]:
     """Return the headings and the cells of the table of all models with bits per byte."""
     headings = [
-        *("model", "bits/byte", "95 % interval", "seeds", "above the best model"),
+        *("model", "bits/byte", "95 % interval", "seeds", "to the best trained model"),
         *("parameters", "without embeddings", "tokens", "FLOPs", "minutes", "tokens/s", "memory MB"),
         *result.tasks,
     ]
@@ -110,11 +110,29 @@ def text_of(result: Result) -> str:
     if result.encoders:
         parts += ["", "encoders, which pseudo-perplexity compares with one another only", ""]
         parts += [_aligned(*encoder_columns(result))]
-    parts += ["", _EXPLAINED]
+    parts += [
+        "",
+        _EXPLAINED + f"; {', '.join(result.tasks)}: accuracy of the first seed" * bool(result.tasks),
+    ]
     rates = ", ".join(f"{row.title} {row.rate:g}" for row in result.rows if row.rate is not None)
-    parts += ["", f"learning rates: {rates}" if rates else "", result.signature]
+    parts += ["", f"learning rates: {rates}" if rates else "", trained_in_all(result), result.signature]
+    parts += list(published(result))
     parts += [f"note: {note}" for note in result.notes]
     return "\n".join(parts) + "\n"
+
+
+def trained_in_all(result: Result) -> str:
+    """Return a line that counts all training, also that of the trials of learning rates."""
+    return f"trained in all: {result.runs} runs, {result.flops:.3g} FLOPs"
+
+
+def published(result: Result) -> Iterator[str]:
+    """Yield the published scores on the tasks of the table."""
+    if "blimp" in result.tasks:
+        yield (
+            "published on BLiMP (Warstadt et al. 2020): n-gram model 0.612, LSTM 0.698, Transformer-XL "
+            "0.696, GPT-2 0.830"
+        )
 
 
 def _aligned(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -143,20 +161,21 @@ def csv_of(result: Result) -> str:
         low, high = row.interval or (None, None)
         below, above = row.difference_interval or (None, None)
         measure = "pseudo_perplexity" if row.encodes else "bits_per_byte"
-        for number, score in enumerate(row.seeds or [row.score]):
+        numbers: Sequence[int | None] = row.seed_numbers or [None]
+        for number, score in zip(numbers, row.seeds or [row.score], strict=True):
             writer.writerow(
                 [
                     *(
                         row.name,
                         row.title,
                         measure,
-                        result.first_seed + number if row.seeds else None,
+                        number,
                         score,
                         row.score,
                     ),
                     *(low, high, row.difference, below, above, row.parameters, row.weights, row.rate),
                     *(row.tokens, row.flops, row.minutes, row.decoded_per_second, row.memory),
-                    *(row.tasks.get(name) for name in result.tasks),
+                    *(row.tasks.get(name) if number == numbers[0] else None for name in result.tasks),
                 ]
             )
     return file.getvalue()
