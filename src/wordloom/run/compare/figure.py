@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wordloom.inspect import figures
+from wordloom.run.compare.budget import short
 from wordloom.run.compare.result import Point, Result, Row
 
 _NEAR = 1.25  # times the best score: above it, an entry would stretch the scale of the small panel
@@ -51,6 +52,8 @@ def encoder_figure(result: Result) -> Any:
 
 def _draw_scores(panel: Any, rows: Sequence[Row], result: Result) -> None:
     """Draw the scores of each of ``rows`` against the budget."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     for i, row in enumerate(rows):
         points = sorted(row.points, key=lambda point: point.share)
         scores = [point.score for point in points[:-1]] + [row.score]
@@ -59,6 +62,10 @@ def _draw_scores(panel: Any, rows: Sequence[Row], result: Result) -> None:
             linewidth=1.3, **figures.series(i),
         )  # fmt: skip
     panel.set_xscale("log")
+    # of about one and a half decades, all minor ticks would have labels that overlap
+    panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    panel.xaxis.set_major_formatter(lambda x, _: f"{x:.0e}" if result.budget.kind == "flops" else short(x))
+    panel.xaxis.set_minor_formatter(NullFormatter())
     panel.set_xlabel(_LABELS[result.budget.kind], **figures.NAME)
     panel.tick_params(labelsize=figures.FONT - 1)
     panel.grid(color=figures.GRID, linewidth=0.6, which="both")
