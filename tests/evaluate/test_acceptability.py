@@ -16,7 +16,7 @@ from wordloom.data.rows.minimal_pairs import MinimalPair
 from wordloom.errors import EvaluationError, NonFiniteError, TokenizerError
 from wordloom.evaluate import acceptability
 from wordloom.evaluate.score import share_interval
-from wordloom.models import BertConfig, GPT2Config, GPTConfig, LlamaConfig, RNNConfig
+from wordloom.models import BertConfig, CBOWConfig, GPT2Config, GPTConfig, LlamaConfig, RNNConfig
 from wordloom.text import Tokenizer
 
 WORDS = [
@@ -43,6 +43,7 @@ CAUSAL = {
     **{cell: lambda cell=cell, **shape: RNNConfig(
         vocab_size=shape["vocab_size"], dim=13, hidden_dim=11, n_layers=1, cell=cell
     ) for cell in ("rnn_tanh", "lstm", "gru")},
+    "cbow": lambda **shape: CBOWConfig(vocab_size=shape["vocab_size"], dim=13, window=5),
 }  # fmt: skip
 
 

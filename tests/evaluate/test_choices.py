@@ -13,7 +13,7 @@ from wordloom.data import ChoiceRow
 from wordloom.errors import EvaluationError, TokenizerError
 from wordloom.evaluate import choices
 from wordloom.evaluate.continuations import ContinuationReader
-from wordloom.models import RNNConfig, context_limit
+from wordloom.models import CBOWConfig, RNNConfig, context_limit
 from wordloom.text import Tokenizer
 
 WORDS = [
@@ -82,7 +82,8 @@ def test_answers_by_hand(llama, gpt2, byte_tokenizer, rng: random.Random) -> Non
     rows, t = rows_of(rng, 25), byte_tokenizer
     cell = rng.choice(["rnn_tanh", "lstm", "gru"])
     rnn = sharpened(RNNConfig(vocab_size=t.vocab_size, dim=9, hidden_dim=11, n_layers=1, cell=cell))
-    for model in (llama, gpt2, rnn):
+    bag = sharpened(CBOWConfig(vocab_size=t.vocab_size, dim=9, window=5))
+    for model in (llama, gpt2, rnn, bag):
         seen: list[bool] = []
         scores = choices(model, t, rows, batch_size=rng.choice([None, 1, 7]), progress=seen.append)
         by_sum, per_character = [], []

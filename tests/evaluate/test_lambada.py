@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.evaluate.conftest import sharpened
 
 from wordloom.errors import DataError, EvaluationError
 from wordloom.evaluate import Passage, lambada, passages
+from wordloom.models import CBOWConfig, RNNConfig
 from wordloom.text import Tokenizer
 
 
@@ -33,9 +35,23 @@ def nats(model, ids, n):
     return total
 
 
-def test_right_means_what_greedy_decoding_writes(char_model, char_tokenizer):
+FAMILIES = ["llama", "rnn_tanh", "lstm", "gru", "cbow"]
+
+
+def model_of(family, char_model, char_tokenizer):
+    if family == "llama":
+        return char_model
+    vocab_size = char_tokenizer.vocab_size
+    if family == "cbow":
+        return sharpened(CBOWConfig(vocab_size=vocab_size, dim=9, window=5))
+    config = RNNConfig(vocab_size=vocab_size, dim=9, hidden_dim=11, n_layers=1, cell=family)
+    return sharpened(config).double()  # with large weights, a state would enlarge roundings of float32
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_right_means_what_greedy_decoding_writes(family, char_model, char_tokenizer):
     """Continuations the model writes itself are right; those are wrong that end in another character."""
-    t = char_tokenizer
+    t, char_model = char_tokenizer, model_of(family, char_model, char_tokenizer)
     made = []
     for context in ["The cat sat on the ", "A dog, ", "Nobody ", "why not? "]:
         written = t.decode(greedy(char_model, t.encode_ids(context), 4))
@@ -51,8 +67,9 @@ def test_right_means_what_greedy_decoding_writes(char_model, char_tokenizer):
     assert sum(n for _, n in seen) == pytest.approx(scores.counts["nats"])
 
 
-def test_perplexity_is_per_passage(char_model, char_tokenizer):
-    t = char_tokenizer
+@pytest.mark.parametrize("family", FAMILIES)
+def test_perplexity_is_per_passage(family, char_model, char_tokenizer):
+    t, char_model = char_tokenizer, model_of(family, char_model, char_tokenizer)
     made = [Passage("The cat sat on the", "mat"), Passage("A dog, too", "sat")]
     totals = [nats(char_model, t.encode_ids(f"{c} {w}"), 1 + len(w)) for c, w in made]
     scores = lambada(char_model, t, made)
