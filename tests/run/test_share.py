@@ -7,12 +7,14 @@ import json
 import shutil
 import subprocess
 import threading
+import tomllib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 from huggingface_hub import ModelCard
 from tests.conftest import Forked
 from tests.run.conftest import write_corpus, write_recipe
@@ -152,6 +154,16 @@ def test_a_card_says_what_the_folder_says(run: Path, tmp_path: Path) -> None:
 
 def write_name(run: Path) -> str:
     return str(run.parent / "corpus.jsonl")
+
+
+def test_a_card_names_its_own_folder_for_a_tokenizer_of_elsewhere(run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(run, tmp_path / "mine")
+    recipe = tomllib.loads((run / "recipe.toml").read_text())
+    recipe["tokenizer"] = {"path": "/home/me/tokenizer"}
+    (folder / "recipe.toml").write_text(tomli_w.dumps(recipe))
+    text = model_card(folder)
+    assert 'path = "mine"' in text
+    assert "/home/me" not in text
 
 
 def test_cards_of_other_kinds(tmp_path: Path) -> None:

@@ -228,6 +228,8 @@ def _training(checkpoint: Checkpoint) -> str:
         return FILL_IN.format("how the model was trained")
     tables = tomllib.loads(recipe.read_text(encoding="utf-8"))
     tables.pop("result", None)  # it is of the authors' run, not of this one
+    if "path" in tables.get("tokenizer", {}):  # the folder of the model has the tokenizer
+        tables["tokenizer"]["path"] = checkpoint.folder.resolve().name
     recipe_text = tomli_w.dumps(tables, multiline_strings=True).strip()
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", recipe_text)), default=0))
     return "\n".join([*lines, "", f"{fence}toml", recipe_text, fence])
