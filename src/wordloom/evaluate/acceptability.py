@@ -44,8 +44,8 @@ def acceptability(
         batch_size: sentences per forward pass of a causal model, masked copies of an encoder.
         progress: called after every pair with whether it was right.
 
-    Means of 20 pairs or more have normal intervals of pairs drawn within paradigms, and
-    paradigms have Wilson's.
+    Paradigms have Wilson's intervals.  Means of 20 pairs or more have normal intervals, of pairs drawn within
+    paradigms.
 
     Raises:
         EvaluationError: no pair; a sentence of no token; a sentence that does not fit an encoder.

@@ -347,7 +347,7 @@ def test_a_note_tells_of_a_longer_run_that_is_worse() -> None:
             "0.008, some runs hardly learn"
         ]
     (note,) = _worse_with_more(row(2.4, 1.7, 1.8), losses)
-    assert note.endswith("it fits the training text better, so it overfits")
+    assert note.endswith("its loss on the training text is lower, so it overfits")
 
 
 def test_the_edge_of_the_learning_rates() -> None:

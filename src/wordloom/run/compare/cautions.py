@@ -15,7 +15,7 @@ from wordloom.run.sweep.scores import metric_lines
 _UNEQUAL = 0.02  # a difference in parameters that is reported
 _FEW_STEPS = 30  # of a trial of a learning rate
 _WORSE = 1.02  # a factor by which a longer run is worse that is reported
-_LAST = 5  # lines of the log whose median loss is that of the training text
+_LAST = 5  # lines at the end of a log, whose median loss is taken
 _MISSED = 1.25  # a factor between the time taken and a budget in minutes that is reported
 
 
@@ -38,7 +38,7 @@ def cautions(schedule: Schedule, rows: Sequence[Row], pairs: Sequence[Pair]) -> 
     for row in rows:
         if row.edge is not None:
             yield f"{row.title}: the best learning rate, {row.rate:g}, is the {row.edge} that was tried"
-        yield from _worse_with_more(row, training_losses(schedule, row))
+        yield from _worse_with_more(row, _training_losses(schedule, row))
     for entry in shared.entries:
         if entry.aimed_at is not None and abs(entry.weights / entry.aimed_at - 1) > _UNEQUAL:
             yield (
@@ -54,18 +54,16 @@ def cautions(schedule: Schedule, rows: Sequence[Row], pairs: Sequence[Pair]) -> 
         yield f"there are no intervals: {shared.held_out.counted()}, and {MIN_UNITS} are needed"
 
 
-def training_losses(schedule: Schedule, row: Row) -> dict[int, float]:
-    """Return the last loss of the training text of each point of ``row``, by its tokens."""
+def _training_losses(schedule: Schedule, row: Row) -> dict[int, float]:
+    """Return the loss on the training text at the end of each point of ``row``, by its tokens."""
     entry = next((entry for entry in schedule.shared.entries if entry.name == row.name), None)
     if entry is None or row.rate is None:
         return {}
     found = {}
     for run in (*schedule.points(entry, row.rate), schedule.final(entry, row.rate, 0)):
-        lines = [
-            line["loss"] for line in metric_lines(run.folder / "metrics.jsonl") if line["kind"] == "train"
-        ]
-        if lines:
-            found[(run.recipe.train.steps or 0) * entry.tokens_per_step] = median(lines[-_LAST:])
+        lines = metric_lines(run.folder / "metrics.jsonl")
+        if logged := [line["loss"] for line in lines if line["kind"] == "train"]:
+            found[(run.recipe.train.steps or 0) * entry.tokens_per_step] = median(logged[-_LAST:])
     return found
 
 
@@ -75,12 +73,9 @@ def _worse_with_more(row: Row, losses: Mapping[int, float]) -> Iterator[str]:
     measure = "pseudo-perplexity" if row.encodes else "bits per byte"
     for less, more in pairwise(points):
         if more.score > _WORSE * less.score:
-            fits = losses.get(more.tokens, math.inf) < losses.get(less.tokens, -math.inf)
-            why = (
-                "it fits the training text better, so it overfits"
-                if fits
-                else f"with a learning rate of {row.rate:g}, some runs hardly learn"
-            )
+            why = f"with a learning rate of {row.rate:g}, some runs hardly learn"
+            if losses.get(more.tokens, math.inf) < losses.get(less.tokens, -math.inf):
+                why = "its loss on the training text is lower, so it overfits"
             yield (
                 f"{row.title}: {more.score:.3f} {measure} after {more.tokens:,} tokens, and "
                 f"{less.score:.3f} after {less.tokens:,}; {why}"

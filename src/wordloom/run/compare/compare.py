@@ -233,15 +233,11 @@ class Comparison:
         """Return the measurements of a finished run; None for one that diverged."""
         if self.schedule.state(run).state != "done":
             return None
-        earlier = range(run.seed - self.shared.base.seed) if run.purpose == "final" else ()
-        first = run.purpose == "final" and not any(
-            self.schedule.state(self.schedule.final(run.entry, run.rate, number)).state == "done"
-            for number in earlier
-        )
         if not (self._scores / f"{run.name}.json").exists():
             if self.stopped:
                 return None
             self._say(f"measuring   {run.name}")
+        first = self._is_first(run)
         found = measured(run, self.shared.held_out, self.shared.prompt, self._scores, first=first)
         if not run.entry.encodes and len(found.bits) != len(self.shared.held_out.sizes):
             raise CheckpointError(
@@ -249,6 +245,14 @@ class Comparison:
                 "command makes it again"
             )
         return found
+
+    def _is_first(self, run: Run) -> bool:
+        """Return whether ``run`` has the whole budget, and the lowest seed that did not diverge."""
+        if run.purpose != "final":
+            return False
+        lower = range(run.seed - self.shared.base.seed)
+        before = (self.schedule.final(run.entry, run.rate, number) for number in lower)
+        return not any(self.schedule.state(other).state == "done" for other in before)
 
     def _tasks(self, name: str, measure: Callable[[str], float | None]) -> dict[str, float | None]:
         """Return the score of ``name`` on each task; each is measured once, and kept.

@@ -148,7 +148,10 @@ def shape_of(recipe: Recipe, vocab_size: int) -> Shape:
 
 
 def _heads_for(dim: int) -> int:
-    """Return a number of heads of about 32 dimensions; rotary positions need an even number of them."""
+    """Return a number of heads of about 32 dimensions, an even number where ``dim`` is even.
+
+    Rotary positions turn pairs of dimensions.
+    """
     fitting = (n for n in range(max(1, dim // 32), 0, -1) if dim % n == 0 and dim // n % 2 == 0)
     return next(fitting, 1)
 

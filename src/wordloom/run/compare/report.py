@@ -46,7 +46,10 @@ def report_page(result: Result) -> str:
     body.append("<h2>How it was measured</h2>\n<ul>\n")
     body += [
         f"<li>{escape(line)}</li>\n"
-        for line in (*_METHOD, *published(result), trained_in_all(result), result.signature, *result.notes)
+        for line in (
+            *(*_METHOD, *published(result), *trained_in_all(result)),
+            *(f"signature: {result.signature}", *result.notes),
+        )
     ]
     body.append("</ul>\n")
     return page("Comparison of language models", "".join(body))

@@ -97,7 +97,7 @@ def base_recipe(settings: Settings, progress: TrainingProgress) -> Recipe:
             "train": {"seq_len": 256, "batch_size": 16, "steps": 1, "evaluate_windows": 200},
         }  # fmt: skip
         recipe = load_recipe(Recipe.model_validate(values), overrides, say=progress.say)
-        if not settings.parameters and list(settings.families) != [NGRAM]:
+        if not settings.parameters and any(name != NGRAM for name in settings.families):
             corpus = recipe_corpus(recipe)
             if isinstance(corpus, Corpus):
                 next(iter(corpus.documents("train")), None)  # raises for a source that is not there
@@ -135,9 +135,8 @@ def _with_tokenizer(
     """Return the recipe in ``source``; a tokenizer of another ``kind`` replaces its own whole."""
     own = [each for each in overrides if each.strip().startswith("tokenizer.")]
     recipe = load_recipe(source, [each for each in overrides if each not in own], say=progress.say)
-    if kind not in (None, recipe.tokenizer.kind):
-        values = {**recipe.as_dict(), "tokenizer": _new_tokenizer(str(kind))}
-        recipe = Recipe.model_validate(values)
+    if kind is not None and kind != recipe.tokenizer.kind:
+        recipe = Recipe.model_validate({**recipe.as_dict(), "tokenizer": _new_tokenizer(kind)})
     return load_recipe(recipe, own, say=progress.say)
 
 

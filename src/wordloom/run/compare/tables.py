@@ -28,7 +28,8 @@ def write_tables(result: Result, folder: Path) -> None:
 def columns_of(result: Result) -> tuple[list[str], list[list[str]]]:
     """Return the headings and the cells of the table of all models with bits per byte."""
     headings = [
-        *("model", "bits/byte", "95 % interval", "seeds", "to the best trained model"),
+        *("model", "bits/byte", "95 % interval", "seeds"),
+        "to the best trained model" if result.runs else "to the best",
         *("parameters", "without embeddings", "tokens", "FLOPs", "minutes", "tokens/s", "memory MB"),
         *result.tasks,
     ]
@@ -97,10 +98,11 @@ def _tasks(row: Row, tasks: Sequence[str]) -> list[str]:
 
 def heading_of(result: Result) -> str:
     """Return a line that says what the scores are of."""
+    seeds = f"{result.seeds} seed{'s' * (result.seeds != 1)}"
+    trained = f"each model trained for {result.budget}, with {seeds}; " if result.runs else ""
     return (
         f"bits per byte of {result.text}: {result.held_out_bytes:,} bytes, {result.units:,} {result.unit}; "
-        f"each model trained for {result.budget}, with {result.seeds} "
-        f"seed{'s' * (result.seeds != 1)}; tokenizer: {result.tokenizer}"
+        f"{trained}tokenizer: {result.tokenizer}"
     )
 
 
@@ -110,20 +112,19 @@ def text_of(result: Result) -> str:
     if result.encoders:
         parts += ["", "encoders, which pseudo-perplexity compares with one another only", ""]
         parts += [_aligned(*encoder_columns(result))]
-    parts += [
-        "",
-        _EXPLAINED + f"; {', '.join(result.tasks)}: accuracy of the first seed" * bool(result.tasks),
-    ]
-    rates = ", ".join(f"{row.title} {row.rate:g}" for row in result.rows if row.rate is not None)
-    parts += ["", f"learning rates: {rates}" if rates else "", trained_in_all(result), result.signature]
-    parts += list(published(result))
+    tasks = f"; {', '.join(result.tasks)}: accuracy of the first seed" if result.tasks else ""
+    if result.runs:
+        rates = ", ".join(f"{row.title} {row.rate:g}" for row in result.rows if row.rate is not None)
+        parts += ["", _EXPLAINED + tasks, "", f"learning rates: {rates}"]
+    parts += ["", *trained_in_all(result), result.signature, *published(result)]
     parts += [f"note: {note}" for note in result.notes]
     return "\n".join(parts) + "\n"
 
 
-def trained_in_all(result: Result) -> str:
-    """Return a line that counts all training, also that of the trials of learning rates."""
-    return f"trained in all: {result.runs} runs, {result.flops:.3g} FLOPs"
+def trained_in_all(result: Result) -> Iterator[str]:
+    """Yield a line that counts all training, also that of the trials of learning rates."""
+    if result.runs:
+        yield f"trained in all: {result.runs} runs, {result.flops:.3g} FLOPs"
 
 
 def published(result: Result) -> Iterator[str]:
