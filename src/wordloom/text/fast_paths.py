@@ -133,7 +133,8 @@ class CharacterTable:
             place = int(np.argmax(ids < 0))
             raise TokenizerError(
                 f"character {text[place]!r} (U+{ord(text[place]):04X}) at position {place} is not in the "
-                f"vocabulary, which has no unknown token: train with an unknown token, or on text with it"
+                "vocabulary, which has no unknown token: train on text with it, with an unknown token, or a "
+                "tokenizer that reads all text (byte, bpe)"
             )
         return ids
 

@@ -422,6 +422,10 @@ def test_a_dry_run_prints_the_runs_and_writes_nothing(text: Path, tmp_path: Path
         (["--parameters", "no"], "--parameters"),
         (["--tokenizer", "bp"], "bpe"),
         (["--tokenizer", "word"], "bits per byte are undefined"),
+        (
+            ["--tokenizer", "char", f"data.validation={__file__}"],
+            "a tokenizer that reads all text (byte, bpe)",
+        ),
         (["--task", "nothing"], "nothing"),
         (["--task", "ptb"], "'ptb' has parts; say which"),
         (["--task", "ptb/test"], "this set was made for language modelling; allowed: sets for last-word"),
@@ -504,15 +508,10 @@ def test_a_folder_that_was_moved_and_a_damaged_file(result: Result, text: Path, 
         (folder / "scores" / "gru-seed-1337.json", '{"a": 1}', r"gru-seed-1337\.json: .*; remove it"),
         (trial / "failed.json", "{", r"failed\.json: .*; remove .*bag-rate-0\.004, and the same command"),
         (trial / "metrics.jsonl", "", "bag-rate-0.004 has no validation loss in its log; remove this folder"),
-        (
-            folder / "models" / "bag-seed-1338" / "model.safetensors",
-            None,
-            "has no weights; remove this folder",
-        ),
         (folder / "compare.json", "{", "compare.json: .*; choose another --out"),
     ):
         before = file.read_bytes() if file.exists() else None
-        file.write_text(content) if content is not None else file.unlink()
+        file.write_text(content)
         with pytest.raises(CheckpointError, match=message) as caught:
             compare(settings(text), out=folder)
         assert "\n" not in str(caught.value)
@@ -520,6 +519,24 @@ def test_a_folder_that_was_moved_and_a_damaged_file(result: Result, text: Path, 
     again = compare(settings(text), out=folder)
     assert isinstance(again, Result)
     assert without_times(again) == without_times(result)
+
+
+def test_weights_may_be_removed_once_they_are_measured(result: Result, text: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    shutil.copytree(result.folder, folder)
+    for file in folder.rglob("model*.safetensors"):
+        file.unlink()
+    again = compare(settings(text), out=folder)
+    assert isinstance(again, Result)
+    assert without_times(again) == without_times(result)
+    assert not list(folder.rglob("model*.safetensors"))  # nothing was trained
+    more = compare(settings(text, seeds=3), out=folder)
+    assert isinstance(more, Result)
+    trained = {file.parent.name for file in folder.glob("*/*/model*.safetensors")}
+    assert trained == {f"{name}-seed-1339" for name in FAMILIES if name != "ngram"}
+    (folder / "scores" / "bag-seed-1338.json").unlink()
+    with pytest.raises(CheckpointError, match="bag-seed-1338 has no weights to measure; remove this folder"):
+        compare(settings(text), out=folder)
 
 
 def test_a_folder_is_continued_with_its_own_settings(result: Result, text: Path, tmp_path: Path) -> None:

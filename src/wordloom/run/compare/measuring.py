@@ -17,13 +17,14 @@ from wordloom.generate import Sampling
 from wordloom.generate.text import stream_ids
 from wordloom.progress import TerminalReporter
 from wordloom.run.checkpoint.kinds import kind_of
-from wordloom.run.checkpoint.loaders import Request, read_checkpoint
+from wordloom.run.checkpoint.loaders import Checkpoint, Request, read_checkpoint
 from wordloom.run.compare.held_out import HeldOut
 from wordloom.run.compare.kept import keep, kept
 from wordloom.run.compare.runs import Run
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.text_encoder import TextEncoder
 
+_DECIMALS = 3  # of the bits of a unit, of which there are thousands in a file
 _DECODED = 128  # tokens
 _ROUNDS = 5
 _SAMPLE_TOKENS = 160
@@ -69,7 +70,7 @@ def measured(run: Run, held_out: HeldOut, prompt: str, folder: Path, *, first: b
     file_of_memory = run.folder / "memory.json"  # missing if the process was killed right after the training
     memory = kept(file_of_memory)["bytes"] if file_of_memory.exists() else None
     common: dict[str, Any] = {"seconds": run.seconds(), "memory": memory}
-    checkpoint = read_checkpoint(run.folder)
+    checkpoint = _trained(run.folder)
     model = kind_of(checkpoint).load(checkpoint, run.recipe.train.device, "auto")
     if isinstance(model, TextEncoder):
         score = _pseudo_perplexity(model, held_out)
@@ -78,6 +79,15 @@ def measured(run: Run, held_out: HeldOut, prompt: str, folder: Path, *, first: b
         found = _measured_causal(model, run, held_out, prompt, first=first, common=common)
     keep(file, vars(found))
     return found
+
+
+def _trained(folder: Path) -> Checkpoint:
+    """Return the checkpoint in ``folder``; raises CheckpointError if its weights have been removed."""
+    if not any(folder.glob("model*.safetensors")):
+        raise CheckpointError(
+            f"{folder} has no weights to measure; remove this folder, and the same command trains it again"
+        )
+    return read_checkpoint(folder)
 
 
 def _measured_causal(
@@ -97,7 +107,7 @@ def _measured_causal(
             "decoded_per_second": decoded_per_second(lm, prompt),
             "sample": sample(lm, prompt),
         }
-    return Measured(bits=bits.tolist(), score=float(bits.sum() / held_out.n_bytes), **common)
+    return Measured(bits=bits.round(_DECIMALS).tolist(), score=float(bits.sum() / held_out.n_bytes), **common)
 
 
 def decoded_per_second(lm: LanguageModel, prompt: str) -> float:
@@ -121,7 +131,7 @@ def sample(lm: LanguageModel, prompt: str) -> str:
 
 def task_score(folder: Path, name: str) -> float | None:
     """Return the accuracy of the model in ``folder`` on the set ``name``; None where it has no such task."""
-    checkpoint = read_checkpoint(folder)
+    checkpoint = _trained(folder)
     kind = kind_of(checkpoint)
     task = kind.task_of(checkpoint, [name])
     if task not in ("minimal_pairs", "lambada", "choices"):

@@ -63,20 +63,18 @@ class Schedule:
     def state(self, run: Run) -> SweepRun:
         """Return the state and the validation scores of ``run``; those of a run that has ended are read once.
 
-        Raises CheckpointError for a finished run without a validation loss or without its weights.
+        Raises CheckpointError for a finished run without a validation loss.
         """
         if run.name in self._ended:
             return self._ended[run.name]
         state = run.state()
         if state.state not in ("done", "failed"):
             return state
-        if state.state == "done":
-            missing = "validation loss in its log" if "loss" not in state.metrics else ""
-            missing = missing or ("" if any(run.folder.glob("model*.safetensors")) else "weights")
-            if missing:
-                raise CheckpointError(
-                    f"{run.folder} has no {missing}; remove this folder, and the same command trains it again"
-                )
+        if state.state == "done" and "loss" not in state.metrics:
+            raise CheckpointError(
+                f"{run.folder} has no validation loss in its log; remove this folder, and the same command "
+                "trains it again"
+            )
         self._ended[run.name] = state
         return state
 
