@@ -384,6 +384,14 @@ def test_an_own_recipe_two_sizes_and_tasks_that_are_added_later(
 # -- the command -------------------------------------------------------------------------------------------
 
 
+def test_the_learning_rate_rises_in_a_fifth_of_the_steps(text: Path, tmp_path: Path) -> None:
+    given = settings(text, families=["lstm"], budget=Budget("tokens", 1e6), seeds=1)
+    runs = compare(given, out=tmp_path / "dry", dry_run=True)
+    assert isinstance(runs, list)
+    found = {run.purpose: (run.recipe.train.steps, run.recipe.train.warmup_steps) for run in runs}
+    assert found == {"rate": (870, 174), "curve": (2609, 200), "final": (8696, 200)}
+
+
 @pytest.mark.parametrize("budget", ["1M", "6k"])
 def test_a_dry_run_prints_the_runs_and_writes_nothing(text: Path, tmp_path: Path, budget: str) -> None:
     arguments = [

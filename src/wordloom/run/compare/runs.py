@@ -24,8 +24,8 @@ Purpose = Literal["rate", "curve", "final"]
 TENTH = 0.1  # the share of the budget at which learning rates are compared
 #: Shares of the budget that are trained beside, for the line of an entry.
 CURVE = (0.03, 0.3)
-_WARMUP = 0.05  # the share of the steps in which the learning rate rises, and the most steps
-_MOST_WARMUP = 200
+_WARMUP = 0.2  # the share of the steps in which the learning rate rises; with less, trials saturate a GRU
+_MOST_WARMUP = 200  # steps
 
 
 @dataclass(frozen=True, kw_only=True)
