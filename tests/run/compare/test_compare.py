@@ -381,15 +381,15 @@ def test_an_own_recipe_two_sizes_and_tasks_that_are_added_later(
     assert mine.score == row_of(found, "mine").score
 
 
-# -- the command -------------------------------------------------------------------------------------------
-
-
 def test_the_learning_rate_rises_in_a_fifth_of_the_steps(text: Path, tmp_path: Path) -> None:
     given = settings(text, families=["lstm"], budget=Budget("tokens", 1e6), seeds=1)
     runs = compare(given, out=tmp_path / "dry", dry_run=True)
     assert isinstance(runs, list)
     found = {run.purpose: (run.recipe.train.steps, run.recipe.train.warmup_steps) for run in runs}
     assert found == {"rate": (870, 174), "curve": (2609, 200), "final": (8696, 200)}
+
+
+# -- the command -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("budget", ["1M", "6k"])
@@ -529,7 +529,9 @@ def test_a_folder_that_was_moved_and_a_damaged_file(result: Result, text: Path, 
     assert without_times(again) == without_times(result)
 
 
-def test_weights_may_be_removed_once_they_are_measured(result: Result, text: Path, tmp_path: Path) -> None:
+def test_weights_may_be_removed_once_they_are_measured(
+    result: Result, text: Path, tmp_path: Path, data: Path
+) -> None:
     folder = tmp_path / "small"
     shutil.copytree(result.folder, folder)
     for file in folder.rglob("model*.safetensors"):
@@ -542,6 +544,11 @@ def test_weights_may_be_removed_once_they_are_measured(result: Result, text: Pat
     assert isinstance(more, Result)
     trained = {file.parent.name for file in folder.glob("*/*/model*.safetensors")}
     assert trained == {f"{name}-seed-1339" for name in FAMILIES if name != "ngram"}
+    later = compare(settings(text, tasks=["copa/eval"]), out=folder)
+    assert isinstance(later, Result)
+    assert row_of(later, "gru").tasks == {"copa/eval": None}
+    assert any("gru-seed-1337 is not scored on copa/eval: " in note for note in later.notes)
+    assert not (folder / "scores" / "gru-seed-1337-copa-eval.json").exists()  # it may be trained again
     (folder / "scores" / "bag-seed-1338.json").unlink()
     with pytest.raises(CheckpointError, match="bag-seed-1338 has no weights to measure; remove this folder"):
         compare(settings(text), out=folder)

@@ -270,7 +270,8 @@ class Comparison:
                     keep(file, {"accuracy": measure(task)})
                 except WordloomError as error:
                     reason = f"{name} is not scored on {task}: {error}"
-                    if isinstance(error, DataError):  # such as a failed download, which may work next time
+                    # a failed download may work next time, and removed weights be trained again
+                    if isinstance(error, DataError | CheckpointError):
                         self._notes[reason], found[task] = None, None
                         continue
                     keep(file, {"accuracy": None, "left_out": reason})

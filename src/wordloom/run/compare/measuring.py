@@ -58,6 +58,9 @@ def measured(run: Run, held_out: HeldOut, prompt: str, folder: Path, *, first: b
     """Return the measurements of ``run``; they are kept in a file in ``folder``, and made once.
 
     Positions, speed and sample are measured for the ``first`` seed.
+
+    Raises CheckpointError for a damaged file, and for a run that is not measured and whose weights have been
+    removed.
     """
     file = folder / f"{run.name}.json"
     if file.exists():
@@ -130,7 +133,10 @@ def sample(lm: LanguageModel, prompt: str) -> str:
 
 
 def task_score(folder: Path, name: str) -> float | None:
-    """Return the accuracy of the model in ``folder`` on the set ``name``; None where it has no such task."""
+    """Return the accuracy of the model in ``folder`` on the set ``name``; None where it has no such task.
+
+    Raises CheckpointError if its weights have been removed.
+    """
     checkpoint = _trained(folder)
     kind = kind_of(checkpoint)
     task = kind.task_of(checkpoint, [name])
