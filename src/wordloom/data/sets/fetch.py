@@ -13,14 +13,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
+from zipfile import BadZipFile
 
 from wordloom.data.cache import cache_folder
 from wordloom.data.files.source import Source, describe
 from wordloom.data.files.stream import blocks
 from wordloom.data.sets.catalogue import DATASETS
-from wordloom.data.sets.info import UNPACKED, DatasetFile, DatasetInfo
+from wordloom.data.sets.derived import content
+from wordloom.data.sets.info import SOURCES, UNPACKED, DatasetFile, DatasetInfo
 from wordloom.data.sets.python_docs import embedded_file
 from wordloom.errors import DataError, did_you_mean
+from wordloom.files import write_bytes
 
 _TIMEOUT = 60  # seconds without an answer
 
@@ -89,12 +92,10 @@ def _local(given: str, file: DatasetFile, cache: str | os.PathLike[str] | None) 
     if path is None:
         root = os.environ.get("WORDLOOM_DATA")
         looked = f"$WORDLOOM_DATA ({root})" if root else "$WORDLOOM_DATA (not set)"
-        get = (
+        raise DataError(
+            f"data set '{given}': '{file.path}' is not in {looked} nor downloaded; "
             f"run `wordloom data fetch {given}`"
-            if file.url
-            else "it has no public URL: put it there yourself"
         )
-        raise DataError(f"data set '{given}': '{file.path}' is not in {looked} nor downloaded; {get}")
     if path.suffix not in UNPACKED and file.bytes is not None and path.stat().st_size != file.bytes:
         raise DataError(
             f"data set '{given}': '{path}' has {path.stat().st_size:,} bytes, not {file.bytes:,}; "
@@ -129,13 +130,17 @@ def fetch(
     """Download the files of ``NAME`` (all parts) or ``NAME/PART`` if they are missing, and check them.
 
     Files in ``$WORDLOOM_DATA`` and earlier downloads are checked, not fetched again.  A download that breaks
-    off or has a wrong hash leaves no file.
+    off or has a wrong hash leaves no file.  Derived files are written from the files that they come from;
+    archives that nothing else needs are removed afterwards.
 
     Raises DataError as :func:`files_of`, without a network, and for a truncated file or another hash.
     """
     whole_set = given in DATASETS and DATASETS[given].parts
     files = DATASETS[given].files if whole_set else files_of(given)[2]
-    return [_fetch(given, file, cache, progress) for file in files]
+    fetched = [_fetch(given, file, cache, progress) for file in files]
+    for source in {source for file in files for source in file.sources if source.path.startswith(SOURCES)}:
+        (download_folder(cache) / source.download_name).unlink(missing_ok=True)
+    return fetched
 
 
 def _fetch(
@@ -147,16 +152,42 @@ def _fetch(
     path = _find(file, cache)
     downloaded = path is None
     if path is None:
-        if progress is not None:
-            progress(f"downloading {file.url}")
-        path = _download(given, file, download_folder(cache) / file.download_name)
+        path = download_folder(cache) / file.download_name
+        if file.url is None:
+            _derive(given, file, path, cache, progress)
+        else:
+            if progress is not None:
+                progress(f"downloading {file.url}")
+            _download(given, file.url, file, path)
     size, sha256 = _identify(path)
     if file.sha256 is not None and sha256 != file.sha256:
+        where, fate = str(path), "remove it, fetch it again"
         if downloaded:
             path.unlink()
-        where, fate = (file.url, "it was not kept") if downloaded else (path, "remove it, fetch it again")
+            where, fate = file.url or f"what is written from {file.sources[0].url}", "it was not kept"
         raise DataError(f"data set '{given}': {where} has sha256 {sha256}, not {file.sha256}; {fate}")
     return Fetched(path, size, sha256, "verified" if file.sha256 else "unverified", downloaded)
+
+
+def _derive(
+    given: str,
+    file: DatasetFile,
+    target: Path,
+    cache: str | os.PathLike[str] | None,
+    progress: Callable[[str], None] | None,
+) -> None:
+    sources = [_fetch(given, source, cache, progress).path for source in file.sources]
+    if progress is not None:
+        progress(f"writing {target}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        write_bytes(target, content(file.path, sources))
+    except (ValueError, LookupError, TypeError, BadZipFile) as error:
+        raise DataError(
+            f"data set '{given}': '{file.path}' cannot be written from {file.sources[0].url}, which has "
+            f"other contents ({type(error).__name__}: {error}); put the file into the folder that "
+            "$WORDLOOM_DATA names"
+        ) from error
 
 
 def _identify(path: Path) -> tuple[int, str]:
@@ -169,12 +200,7 @@ def _identify(path: Path) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def _download(given: str, file: DatasetFile, target: Path) -> Path:
-    if file.url is None:
-        raise DataError(
-            f"data set '{given}' has no public URL for '{file.path}'; put the file into the folder that "
-            "$WORDLOOM_DATA names"
-        )
+def _download(given: str, url: str, file: DatasetFile, target: Path) -> None:
     import pooch
 
     pooch.get_logger().setLevel(logging.ERROR)  # its lines repeat the progress reported here
@@ -183,7 +209,7 @@ def _download(given: str, file: DatasetFile, target: Path) -> Path:
         # The hash of a compressed download is that of its raw content, which is checked afterwards.
         known = file.sha256 if target.suffix not in UNPACKED else None
         pooch.retrieve(
-            file.url,
+            url,
             known_hash=known and f"sha256:{known}",
             fname=target.name,
             path=target.parent,
@@ -191,13 +217,12 @@ def _download(given: str, file: DatasetFile, target: Path) -> Path:
         )
     except ValueError as error:  # raised by pooch for a wrong hash
         raise DataError(
-            f"data set '{given}': what {file.url} sends has not the sha256 {file.sha256}; "
+            f"data set '{given}': what {url} sends has not the sha256 {file.sha256}; "
             "it is damaged or was changed, and was not kept"
         ) from error
     except OSError as error:  # requests' errors are among them
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
-            f"data set '{given}': {file.url} cannot be downloaded ({reason[:160]}); check the network, "
+            f"data set '{given}': {url} cannot be downloaded ({reason[:160]}); check the network, "
             f"or put the file at '{file.path}' in the folder that $WORDLOOM_DATA names"
         ) from error
-    return target

@@ -9,6 +9,7 @@ from importlib.resources import files as resources
 
 from wordloom.data.files.source import Columns, Fields, Format
 
+SOURCES = "sources/"  # the folder of files that only serve to write derived files
 UNPACKED = {".gz": "gzip", ".xz": "xz"}  # sizes and hashes are those of the decompressed content
 
 
@@ -20,6 +21,7 @@ class DatasetFile:
         path: its path below ``$WORDLOOM_DATA``, perhaps compressed.
         sha256, bytes: hash and size of the raw content, without gzip or xz; None if unknown.
         url: the URL of its publication, perhaps not compressed; None for a derived file.
+        sources: the files that a derived file is written from (:mod:`~wordloom.data.sets.derived`).
         made_here: True if it is written on this machine, from Python's own documentation.
     """
 
@@ -27,6 +29,7 @@ class DatasetFile:
     sha256: str | None
     bytes: int | None
     url: str | None = None
+    sources: tuple[DatasetFile, ...] = ()
     made_here: bool = False
 
     @property
@@ -87,16 +90,27 @@ for _line in (resources("wordloom.data") / "identities.tsv").read_text(encoding=
     _KNOWN[_path] = int(_bytes) if _bytes else None, _sha256
 
 
-def file(path: str, origin: str | None = None) -> DatasetFile:
+def file(path: str, origin: str) -> DatasetFile:
     """Return the file at ``path``, with its known size and sha256; ``origin`` is a URL, or below GitHub."""
     size, sha256 = _KNOWN.get(path, (None, None))
-    url = origin if origin is None or "://" in origin else _GITHUB + origin
+    url = origin if "://" in origin else _GITHUB + origin
     return DatasetFile(path=path, bytes=size, sha256=sha256, url=url)
 
 
-def parts(path: str, origin: str | None = None, *names: str) -> dict[str, tuple[DatasetFile, ...]]:
+def source(name: str, origin: str) -> DatasetFile:
+    """Return a file that only serves to write derived files."""
+    return file(SOURCES + name, origin)
+
+
+def derived(path: str, *sources: DatasetFile) -> DatasetFile:
+    """Return the file at ``path``, which is written from ``sources``."""
+    size, sha256 = _KNOWN[path]
+    return DatasetFile(path=path, bytes=size, sha256=sha256, sources=sources)
+
+
+def parts(path: str, origin: str, *names: str) -> dict[str, tuple[DatasetFile, ...]]:
     """Return the parts of a set with a file each; ``{}`` in ``path`` and ``origin`` is the name of the part.
 
     Without ``names`` there is one part, ``all``.
     """
-    return {name: (file(path.format(name), origin and origin.format(name)),) for name in names or ("all",)}
+    return {name: (file(path.format(name), origin.format(name)),) for name in names or ("all",)}

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from wordloom.data.files.source import Columns
-from wordloom.data.sets.info import DatasetFile, DatasetInfo, file, parts
+from wordloom.data.sets.info import DatasetFile, DatasetInfo, derived, file, parts, source
 
 _SQUAD = "https://rajpurkar.github.io/SQuAD-explorer/dataset/"
+_SQUAD_TRAIN = source(
+    "squad-train.json", "EmptyCityJK/flan-response-evaluator/raw/050f3fd67640/data/squad/train.json"
+)
+_BLIMP = source("blimp.zip", "alexwarstadt/blimp/archive/3e56b06fcabca9b30822fc66435fca6b1aa40bb1.zip")
 _SWAG = "https://raw.githubusercontent.com/rowanz/swagaf/master/data/"
 _GENSIM = "piskvorky/gensim/raw/37f90ec121eb/gensim/test/test_data/"
 _FOUNDRY = "mosaicml/llm-foundry/raw/8c8dd48f7216/scripts/eval/local_data/"
@@ -149,11 +153,16 @@ TASKS: dict[str, DatasetInfo] = {
         title="SQuAD v1.1, 24 of the 48 dev articles and 4,000 training questions",
         task="question answering",
         licence="CC BY-SA 4.0",
-        origin="derived from SQuAD v1.1",
+        origin="derived from EmptyCityJK/flan-response-evaluator @ 050f3fd67640 (train) and SQuAD v1.1 (dev)",
         citation="Rajpurkar et al. 2016, arXiv:1606.05250",
         parts={
-            "train": (file("squad/train-v1.1-subset4000.json.gz"),),
-            "dev": (file("squad/dev-v1.1-articles01-24.json.gz"),),
+            "train": (derived("squad/train-v1.1-subset4000.json.gz", _SQUAD_TRAIN),),
+            "dev": (
+                derived(
+                    "squad/dev-v1.1-articles01-24.json.gz",
+                    file("squad/dev-v1.1.json", _SQUAD + "dev-v1.1.json"),
+                ),
+            ),
         },
         layout="SQuAD's own JSON",
         notes="train: titles and ids are not kept, and answer_start is the answer's first occurrence",
@@ -203,7 +212,7 @@ TASKS: dict[str, DatasetInfo] = {
         licence="CC BY 4.0",
         origin="derived from alexwarstadt/blimp:data @ 3e56b06fcabc",
         citation="Warstadt et al. 2020, arXiv:1912.00582",
-        parts=parts("blimp/blimp.jsonl.gz"),
+        parts={"all": (derived("blimp/blimp.jsonl.gz", _BLIMP),)},
         layout="JSON lines (UID, field, linguistics_term, pairID, sentence_good, sentence_bad)",
         notes="the other fields of the original are not kept",
     ),
