@@ -78,7 +78,10 @@ RUN_FIELD = Annotated[
 SOURCES = Annotated[list[str], Argument(help="Files, folders, globs, data sets, or - for standard input.")]
 SEPARATOR = Annotated[
     str | None,
-    Option(help="What separates the documents of a .txt file: 'line', 'blank-line', or the text of a line."),
+    Option(
+        help="End of a document in a .txt file: line, blank-line, file, or the line between two documents.  "
+        "[default: file; named data sets have their own]"
+    ),
 ]
 SPECIALS = Annotated[
     Literal["refuse", "text", "interpret"],

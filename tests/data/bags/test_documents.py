@@ -17,7 +17,6 @@ from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.metrics.pairwise import cosine_similarity
 
 from wordloom.data import BagVectorizer, DocumentBags, texts_of
-from wordloom.data.rows.texts import FILE
 from wordloom.errors import CheckpointError, DataError
 from wordloom.text import Tokenizer
 
@@ -204,7 +203,7 @@ def test_the_texts_of_files_of_any_kind(tmp_path):
     (tmp_path / "t.jsonl").write_text('{"text": "a", "body": "b"}\n')
     assert list(texts_of(tmp_path / "t.txt")) == ["one", "two", "", "three"]
     assert list(texts_of(tmp_path / "t.txt", separator="blank-line")) == ["one\ntwo", "three"]
-    assert list(texts_of(tmp_path / "t.txt", separator=FILE)) == ["one\ntwo\n\nthree\n"]
+    assert list(texts_of(tmp_path / "t.txt", separator="file")) == ["one\ntwo\n\nthree\n"]
     assert list(texts_of(tmp_path / "t.tsv")) == ["first row", "second"]
     assert list(texts_of(tmp_path / "t.tsv", field="label")) == ["1", "0"]
     assert list(texts_of(tmp_path / "bare.csv", field=1)) == ["first, row", "second"]
@@ -228,7 +227,9 @@ def test_the_texts_of_files_of_any_kind(tmp_path):
 def test_the_texts_of_named_sets():
     docs = list(texts_of("python-docs/validation"))
     assert any("\n" in text for text in docs)
-    with pytest.raises(DataError, match="says itself what its documents are"):
-        next(texts_of("python-docs/validation", separator=FILE))
+    with pytest.raises(DataError, match="holds rows, which nothing separates"):
+        next(texts_of("python-docs/validation", separator="file"))
     if os.environ.get("WORDLOOM_DATA"):
+        assert len(list(texts_of("gutenberg/valid"))) == 9
+        assert len(list(texts_of("gutenberg/valid", separator="file"))) == 1
         assert len(list(texts_of("sst2/dev"))) == 872

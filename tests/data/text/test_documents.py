@@ -71,6 +71,7 @@ def test_every_format_in_every_compression(tmp_path: Path, name: str, compressio
     [
         (None, "a\n\nb\n", ["a\n\nb\n"]),
         (None, "", [""]),
+        ("file", "a\nfile\n\nb\n", ["a\nfile\n\nb\n"]),
         ("line", "a\nb\n\nc", ["a", "b", "", "c"]),
         ("line", "a\r\nb\r\n", ["a", "b"]),
         ("blank-line", "\n\na\nb\n \n\nc\n", ["a\nb", "c"]),

@@ -27,7 +27,6 @@ from wordloom.errors import DataError, position
 TABLES = {".tsv", ".csv"}  # their columns have no usual name
 _ROWS = ("jsonl", "json", "parquet")  # formats of rows whose text has a usual name
 _UNITS: dict[str, Literal["line", "row"]] = {"text": "line", "parquet": "row"}
-FILE = "file"  # the separator that makes each file one document
 
 
 def texts_of(
@@ -59,27 +58,16 @@ def texts_of(
         rows = labelled_rows(source, text=field, encoding_errors=encoding_errors, labels=False)
         yield from (" ".join(row.texts) for row in rows)
         return
-    if separator == FILE:
-        refuse_file_separator(source)
+    _refuse_misfits(source, separator, field)
     if not names_dataset(source):
-        _refuse_misfits(source, separator, field)
         separator = separator or "line"
     found = documents(
         source,
         field="text" if field is None else str(field),
-        separator=None if separator == FILE else separator,
+        separator=separator,
         encoding_errors=encoding_errors,
     )
     yield from (str(document.text) for document in found)
-
-
-def refuse_file_separator(sources: PathLike | Sequence[PathLike]) -> None:
-    """Raise DataError for a named set among ``sources``, which has its own separator."""
-    for source in [sources] if isinstance(sources, str | os.PathLike) else sources:
-        if names_dataset(os.fspath(source)):
-            raise DataError(
-                f"'{source}' says itself what its documents are; leave out the separator 'file' (--separator)"
-            )
 
 
 def _refuse_misfits(source: str, separator: str | None, field: str | int | None) -> None:

@@ -60,9 +60,8 @@ def documents(
             :func:`~wordloom.data.sets.expand.expand`.
         field: field of the text in a ``.jsonl`` or ``.json`` object, or column in a ``.parquet``.  Several
             fields are joined by one space.
-        separator: end of a document in plain text: ``"line"``, ``"blank-line"``, or the text of a line, such
-            as ``<|endoftext|>``.  The line break before it belongs to the separator.  None: a file is a
-            document.
+        separator: end of a document in plain text: ``"line"``, ``"blank-line"``, ``"file"`` (the default), or
+            the text of a line, such as ``<|endoftext|>``.  The line break before it belongs to the separator.
         encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` reads U+FFFD, and ``"bytes"``
             returns the raw bytes of text files.
         bytes_allowed: allow error messages to advise ``"bytes"``.
@@ -148,7 +147,7 @@ def _check_settings(separator: str | None, encoding_errors: str) -> None:
     if separator is not None and (not separator.strip() or "\n" in separator):
         raise DataError(
             f"separator (--separator) {separator!r} cannot separate documents; "
-            "allowed: 'line', 'blank-line', or the text of one line"
+            "allowed: 'line', 'blank-line', 'file', or the text of one line"
         )
 
 
@@ -183,7 +182,7 @@ def _split(
     parts: Iterator[AnyStr], separator: str | None, empty: AnyStr, newline: AnyStr
 ) -> Iterator[tuple[AnyStr, bool]]:
     match separator:
-        case None:
+        case None | "file":
             yield from _mark_last(parts, empty)
         case "line":
             for line in split_lines(parts, empty, newline, keep_empty_end=False):

@@ -9,7 +9,6 @@ from typing import Any
 
 from wordloom.data import Corpus
 from wordloom.data.files.source import Source
-from wordloom.data.rows.texts import FILE, refuse_file_separator
 from wordloom.data.sets.expand import expand
 from wordloom.data.shards.prepare import SEGMENT
 from wordloom.data.shards.segments import Cutter
@@ -24,14 +23,12 @@ from wordloom.vectors.corpus.phrases import Joining, Phrases
 def word_corpus(recipe: VectorRecipe) -> WordCorpus:
     """Return the text of ``recipe``; all of it is trained on."""
     d, w = recipe.data, recipe.words
-    if d.separator == FILE:
-        refuse_file_separator(d.train)
     keep_lines = recipe.vectors.algorithm == "fasttext-supervised"  # its encoder ends every line
     # Nothing is held out.  A split by hash, unlike one of the tail, need not know the length of the text.
     return WordCorpus(
         sources=d.train,
         field="text" if d.field is None else d.field,
-        separator=None if d.separator == FILE else d.separator,
+        separator=d.separator,
         encoding_errors=d.encoding_errors,
         split="hash",
         validation_fraction=0.0,
