@@ -91,7 +91,8 @@ class VectorSettings(Table):
     window: Annotated[int | None, _WithWindow] = Field(None, ge=1)
     """Largest distance of two words in a window. By default 5; GloVe 15."""
     negative: Annotated[int, _Sampled, OnlyIf("hierarchical_softmax", (False,))] = Field(5, ge=0)
-    """Noise words drawn for each word that is predicted."""
+    """Noise words of a window. fastText's skip-gram draws three times as many, each with a third of the
+    weight."""
     hierarchical_softmax: Annotated[bool, _Windowed] = False
     """Use a binary tree over the vocabulary instead of noise words."""
     exponent: Annotated[float, _Windowed] = 0.75
