@@ -4,7 +4,8 @@
 2. ``models.skeleton``: the model of that config, without memory.
 3. ``tensors.open_tensors``: names, shapes and dtypes of the stored tensors, from safetensors or
    pytorch_model.bin (read with ``weights_only=True``, so that no code in it runs).
-4. ``loading.renaming_of`` and ``Renaming.match``: stored names -> ours, by the family's table (``families/``).
+4. ``loading.renaming_of`` and ``Renaming.match``: stored names -> ours, by the family's table
+   (``families/``).
 5. ``loading.load_model``: check shapes, tied copies and hashes, then copy tensor by tensor.
 
 :func:`save_model` takes them in reverse; ``pretrained`` copies weights into other models.

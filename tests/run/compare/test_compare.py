@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from wordloom.cli import app
 from wordloom.data.rows.choices import choice_rows
-from wordloom.errors import CheckpointError, DataError, NonFiniteError, RecipeError
+from wordloom.errors import CheckpointError, DataError, DeviceError, NonFiniteError, RecipeError
 from wordloom.evaluate import choices, perplexity
 from wordloom.evaluate.references import KneserNey
 from wordloom.progress import TrainingProgress
@@ -24,7 +24,7 @@ from wordloom.run import LanguageModel, load_as, train
 from wordloom.run.compare import runs as runs_module
 from wordloom.run.compare.budget import Budget
 from wordloom.run.compare.compare import compare
-from wordloom.run.compare.entries import family_entry, shape_of
+from wordloom.run.compare.entries import Entry, family_entry, shape_of
 from wordloom.run.compare.result import Result, Row
 from wordloom.run.compare.settings import Settings, base_recipe, name_of
 from wordloom.training.hooks import Log
@@ -234,6 +234,78 @@ def test_seeds_that_diverge_are_named(text: Path, tmp_path: Path, monkeypatch: p
     assert [line.split(",")[3] for line in lines if line.startswith("bag,")] == ["1338"]
 
 
+def test_a_model_that_the_memory_does_not_hold_is_left_out(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = runs_module.train
+
+    def refusing(recipe: Any, **options: Any) -> Any:
+        if recipe.name.startswith("rnn-rate-0.002") or recipe.name.startswith(also):
+            raise DeviceError("this run needs about 9.0 GiB and 2.0 GiB are free; lower something")
+        return real(recipe, **options)
+
+    monkeypatch.setattr(runs_module, "train", refusing)
+    also, two = "-", settings(text, families=["bag", "rnn"], seeds=1)
+    found = compare(two, out=tmp_path / "small")
+    assert isinstance(found, Result)
+    assert [row.name for row in found.rows if row.parameters] == ["bag"]
+    assert "tanh RNN is left out: this run needs about 9.0 GiB and 2.0 GiB are free" in found.notes
+    assert not any("diverged" in note for note in found.notes)
+    also = "bag"
+    with pytest.raises(DeviceError, match="lower something"):
+        compare(two, out=tmp_path / "none")
+    monkeypatch.setattr(runs_module, "train", real)
+    found = compare(two, out=tmp_path / "small")  # on a larger machine
+    assert isinstance(found, Result)
+    assert {row.name for row in found.rows if row.parameters} == {"bag", "rnn"}
+
+
+def test_references_need_memory(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "wordloom.run.compare.references.psutil.virtual_memory"
+    one = settings(text, families=["ngram"])
+    with monkeypatch.context() as full:
+        full.setattr(module, lambda: SimpleNamespace(available=2**16))
+        found = compare(one, out=tmp_path / "full")
+    assert isinstance(found, Result)
+    assert not found.rows
+    assert [note.partition(" is left out: ")[0] for note in found.notes] == [
+        "order-5 Kneser-Ney n-gram of bytes",
+        "lzma",
+    ]
+    found = compare(one, out=tmp_path / "full")
+    assert isinstance(found, Result)
+    assert {row.name for row in found.rows} == {"ngram", "lzma"}
+
+
+@pytest.mark.parametrize("prompt", [None, "The dog"])
+def test_a_prompt_that_the_tokenizer_cannot_read_is_refused_before_the_training(
+    tmp_path: Path, prompt: str | None
+) -> None:
+    poem = tmp_path / "poem.txt"
+    poem.write_text("床前明月光\n疑是地上霜\n举头望明月\n低头思故乡\n" * 40)
+    one = settings(poem, families=["bag"], seeds=1, rates=1, tokenizer="char", prompt=prompt)
+    one = replace(one, overrides=[*one.overrides[1:]])  # the poem is one document
+    if prompt is None:
+        found = compare(one, out=tmp_path / "poems")
+        assert isinstance(found, Result)
+        assert found.prompt in poem.read_text()
+        return
+    with pytest.raises(RecipeError, match=r"samples cannot begin with 'The dog' .--prompt.: ") as caught:
+        compare(one, out=tmp_path / "poems")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "poems" / "trials").exists()
+
+
+def test_entries_that_differ_in_case_alone(text: Path, tmp_path: Path) -> None:
+    own = tmp_path / "GRU.toml"
+    own.write_text(
+        '[data]\ntrain = "x.txt"\n[model]\nfamily = "gpt"\ndim = 12\nn_heads = 3\nn_layers = 1\n'
+        "[train]\nsteps = 3\n"
+    )
+    with pytest.raises(RecipeError, match="two entries are called 'GRU'"):
+        compare(settings(text, families=["gru"], recipes=[str(own)]), out=tmp_path / "out")
+
+
 def test_a_folder_without_runs_takes_another_text(text: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text("\n".join("".join(random.Random(n).choices("abcxyz ", k=40)) for n in range(200)))
@@ -295,6 +367,36 @@ def test_models_that_attend_beside_a_recurrent_recipe(dim: int) -> None:
     for name in ("gpt2", *(["llama"] if dim % 2 == 0 else [])):
         entry = family_entry(name, recipe, shape, 258)
         assert abs(entry.weights / shape.weights - 1) < 0.1
+
+
+def test_a_signal_while_steps_are_timed_stops(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was timed stays for an equal call, and another budget is no change of a comparison."""
+    one = settings(text, families=["bag", "rnn"], seeds=1, rates=1, budget=Budget("minutes", 0.02))
+    timed: list[str] = []
+
+    def time_step(entry: Entry, minutes: float, folder: Path, progress: Any) -> float:
+        timed.append(entry.name)
+        (folder / "recipe.toml").parent.mkdir(parents=True, exist_ok=True)
+        (folder / "recipe.toml").touch()
+        if len(timed) == 2:
+            raise KeyboardInterrupt
+        return 0.001
+
+    monkeypatch.setattr("wordloom.run.compare.schedule.time_step", time_step)
+    found = compare(one, out=tmp_path / "minutes")
+    assert isinstance(found, Result)
+    assert found.stopped
+    assert not found.rows
+    assert timed == ["bag", "rnn"]
+    (tmp_path / "minutes" / "trials" / "kept").touch()
+    for budget, stays in ((0.02, True), (0.03, False)):
+        timed[:] = ["bag"]
+        found = compare(replace(one, budget=Budget("minutes", budget)), out=tmp_path / "minutes")
+        assert isinstance(found, Result)
+        assert found.stopped
+        assert (tmp_path / "minutes" / "trials" / "kept").exists() == stays
 
 
 def test_minutes_are_converted_once(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,6 +481,12 @@ def test_an_own_recipe_two_sizes_and_tasks_that_are_added_later(
     assert any("mine-seed-1337 is not scored on copa/eval: " in note for note in later.notes)
     assert row_of(later, "ngram").tasks == {"copa/eval": None}
     assert mine.score == row_of(found, "mine").score
+    own.unlink()  # the folder has a copy
+    again = compare(both, out=tmp_path / "both")
+    assert isinstance(again, Result)
+    assert row_of(again, "mine").score == mine.score
+    with pytest.raises(RecipeError, match=r"mine\.toml"):
+        compare(both, out=tmp_path / "new")
 
 
 def test_the_learning_rate_rises_in_a_fifth_of_the_steps(text: Path, tmp_path: Path) -> None:
@@ -527,6 +635,22 @@ def test_a_folder_that_was_moved_and_a_damaged_file(result: Result, text: Path, 
     again = compare(settings(text), out=folder)
     assert isinstance(again, Result)
     assert without_times(again) == without_times(result)
+
+
+@pytest.mark.parametrize("rate", ["0.002", "0.004"])
+def test_a_trial_that_was_removed_is_trained_again(
+    result: Result, text: Path, tmp_path: Path, rate: str
+) -> None:
+    """Whether its rate is the one that was chosen or not; the runs that follow stay."""
+    folder = tmp_path / "again"
+    shutil.copytree(result.folder, folder)
+    for name in ("gru", "bag"):
+        shutil.rmtree(folder / "trials" / f"{name}-rate-{rate}")
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("model.safetensors")}
+    again = compare(settings(text), out=folder)
+    assert isinstance(again, Result)
+    assert without_times(again) == without_times(result)
+    assert {file: file.stat().st_mtime_ns for file in before} == before
 
 
 def test_weights_may_be_removed_once_they_are_measured(

@@ -9,6 +9,7 @@ import math
 import random
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from wordloom.errors import EvaluationError, RecipeError
 from wordloom.evaluate import perplexity
 from wordloom.evaluate.references import KneserNey
 from wordloom.models import build, config_from
-from wordloom.recipe import Recipe
+from wordloom.recipe import Recipe, load_recipe
 from wordloom.run.compare.budget import Budget, Cost, parse_amount, short
 from wordloom.run.compare.cautions import _worse_with_more
 from wordloom.run.compare.entries import (
@@ -33,6 +34,7 @@ from wordloom.run.compare.entries import (
 )
 from wordloom.run.compare.figure import comparison_figure
 from wordloom.run.compare.held_out import HeldOut, byte_stream
+from wordloom.run.compare.measuring import prompt_of
 from wordloom.run.compare.references import ngram_acceptability, ngram_sample
 from wordloom.run.compare.result import Point, Result, Row, in_order, paired
 from wordloom.run.compare.tables import csv_of, text_of
@@ -139,14 +141,44 @@ def test_settings_that_entries_share(tmp_path) -> None:
         'n_heads = 2\nn_layers = 1\n[train]\nminutes = 3\nlearning_rate = 0.01\noptimizer = "sgd"\n'
         'momentum = 0.9\nseq_len = 99\nsample_every = 5\nsample_prompt = "x"\nevaluate_every = 9\n'
     )
-    entry = own_entry(own, recipe, 257)
+    entry = own_entry(own, load_recipe(own), recipe, 257)
     assert entry.name == "mine"
     assert entry.rates == (0.0025, 0.005, 0.01, 0.02, 0.04)
     assert entry.recipe.data.train == "a.txt"
     assert entry.recipe.tokenizer.kind == "byte"
     s = entry.recipe.train
-    assert (s.optimizer, s.momentum, s.seq_len, s.weight_decay) == ("sgd", 0.9, 24, 0.3)
+    assert (s.optimizer, s.momentum, s.seq_len) == ("sgd", 0.9, 24)
     assert (s.minutes, s.sample_every, s.evaluate_every) == (None, 0, 0)
+
+
+def test_an_own_recipe_keeps_its_optimizer_and_takes_the_context_of_the_comparison(tmp_path) -> None:
+    base = base_recipe(beta2=0.99, weight_decay=0.3, final_share=0.02, clip=0.5, threads=1)
+    own = tmp_path / "mine.toml"
+    own.write_text(
+        '[data]\ntrain = "other.txt"\n[model]\npreset = "gpt2"\nvocab_size = 99\nn_layers = 1\n'
+        '[train]\nsteps = 9\nbeta2 = 0.95\nthreads = 2\nschedule = "constant"\n'
+    )
+    entry = own_entry(own, load_recipe(own), base, 257)
+    s = entry.recipe.train
+    assert (s.optimizer, s.beta2, s.schedule, s.threads) == ("adamw", 0.95, "constant", 1)
+    plain = Recipe.model_validate({**BASE, "model": {"family": "llama"}}).train
+    assert (s.weight_decay, s.clip, s.final_share) == (plain.weight_decay, plain.clip, plain.final_share)
+    assert entry.recipe.model["max_seq_len"] == 24
+    assert "vocab_size" not in entry.recipe.model
+    config = config_from("gpt2", dim=768, n_heads=12, n_layers=1, max_seq_len=24, vocab_size=257)
+    assert entry.parameters == count_parameters(config)[0]
+
+
+def test_an_own_encoder_keeps_its_masking(tmp_path) -> None:
+    own = tmp_path / "mine.toml"
+    own.write_text(
+        '[data]\ntrain = "other.txt"\n[model]\nfamily = "bert"\ndim = 8\nn_heads = 2\nn_layers = 1\n'
+        '[train]\nobjective = "masked_lm"\nsteps = 9\nseq_len = 16\nlong_seq_len = 20\n'
+        "[masking]\nshare = 0.4\n"
+    )
+    entry = own_entry(own, load_recipe(own), base_recipe(), 257)
+    assert entry.recipe.masking.share == 0.4
+    assert entry.recipe.train.long_seq_len is None
 
 
 @pytest.mark.parametrize(
@@ -168,7 +200,7 @@ def test_recipes_that_cannot_be_entered(tmp_path, text: str, message: str) -> No
         f'{start}[data]\ntrain = "a.tsv"\n[model]\nfamily = "llama"\n{more}\n[train]\n{budget} = 3\n{text}'
     )
     with pytest.raises(RecipeError, match=message):
-        own_entry(path, base_recipe(), 257)
+        own_entry(path, load_recipe(path), base_recipe(), 257)
 
 
 # -- the held-out text ---------------------------------------------------------------------------------------
@@ -222,6 +254,44 @@ def test_the_bits_of_all_units_are_those_of_perplexity_and_of_the_ngram(
     assert bits.sum() == pytest.approx(each.sum() if held_out.ends_scored else each[~ends].sum())
     if held_out.ends_scored:
         assert bits.sum() == pytest.approx(ngram.bits_per_byte(stream) * len(stream))
+
+
+@pytest.mark.parametrize(("count", "longest"), [(25, 40), (3, 1500), (1, 1)])
+def test_a_tokenizer_that_puts_a_space_before_a_text(
+    count: int, longest: int, rng: random.Random, data: Path
+) -> None:
+    documents = random_documents(rng, count, longest)
+    tokenizer = Tokenizer.from_pretrained(data / "weights/stories260K/hf")
+    held_out = HeldOut(documents, tokenizer, "refuse")
+    assert held_out.n_bytes == sum(len(document.text.encode()) for document in documents)
+    ngram = KneserNey(order=3).fit(byte_stream(documents))
+    each = ngram.bits(stream := byte_stream(documents))
+    ends = np.frombuffer(stream, dtype=np.uint8) == 0
+    assert held_out.ngram_bits(ngram).sum() == pytest.approx(
+        each.sum() if held_out.ends_scored else each[~ends].sum()
+    )
+    model = build(config_from("rnn", vocab_size=tokenizer.vocab_size, dim=8, n_layers=1)).eval()
+    score = perplexity(model, tokenizer, documents)["bits_per_byte"]
+    assert held_out.model_bits(model).sum() / held_out.n_bytes == pytest.approx(score.value, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "prompt"),
+    [
+        ("床前明月光\n疑是地上霜\n" * 9, "床前明月光\n疑是地上霜\n" * 3 + "床前明月光"),
+        (
+            "\n 12 -- A tale of two cities, and of more than two cities in it",
+            "A tale of two cities, and of more than two",
+        ),
+        ("one\n\ttwo", "one\n\ttwo"),
+        ("?! 12", "?! 12"),
+        ("x" * 300, "x" * 80),
+        ("  ", "  "),
+    ],
+)
+def test_a_prompt_is_a_part_of_the_text(text: str, prompt: str) -> None:
+    assert prompt_of([Document(text, "made", 0)]) == prompt
+    assert prompt in text
 
 
 def test_a_lossy_tokenizer_and_no_text_are_refused() -> None:
@@ -375,12 +445,8 @@ def test_minimal_pairs_of_an_ngram_model(rng: random.Random) -> None:
         return found
 
     right: dict[str, list[bool]] = {}
-    before = b"\0"
     for pair in pairs:
-        good = bits(pair.good, before)
-        before += pair.good.encode() + b"\0"
-        bad = bits(pair.bad, before)
-        before += pair.bad.encode() + b"\0"
+        good, bad = bits(pair.good, b"\0" * 5), bits(pair.bad, b"\0" * 5)
         right.setdefault(pair.paradigm, []).append(bad - good > 1e-6)
     expected = np.mean([np.mean(each) for each in right.values()])
     assert ngram_acceptability(ngram, pairs) == pytest.approx(float(expected))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 from statistics import median
 
 from wordloom.evaluate.score import MIN_UNITS
@@ -22,13 +22,14 @@ _MISSED = 1.25  # a factor between the time taken and a budget in minutes that i
 def cautions(schedule: Schedule, rows: Sequence[Row], pairs: Sequence[Pair]) -> Iterator[str]:
     """Yield notes on what the numbers cannot tell, and on models that differ in more than their kind."""
     shared = schedule.shared
-    seeds = {row.title: row.seeds for row in rows}
-    for pair in pairs:
-        better, worse = seeds[pair.first], seeds[pair.second]
-        if not pair.excludes_zero:
-            yield f"{pair.first} and {pair.second}: the interval of their difference includes 0"
-        elif better and worse and max(better) > min(worse):
-            yield f"{pair.first} and {pair.second}: the scores of their seeds overlap"
+    undecided = {(pair.first, pair.second) for pair in pairs if not pair.excludes_zero}
+    for first, second in combinations(rows, 2):  # the better one first
+        if (first.title, second.title) in undecided:
+            yield f"{first.title} and {second.title}: the interval of their difference includes 0"
+        elif first.encodes == second.encodes and max(first.seeds, default=0.0) > min(
+            second.seeds, default=math.inf
+        ):
+            yield f"{first.title} and {second.title}: the scores of their seeds overlap"
     steps = [run.recipe.train.steps or 0 for entry in shared.entries for run in schedule.trials(entry)]
     if steps and min(steps) < _FEW_STEPS:
         yield (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import re
 import shutil
 import sys
 import tempfile
@@ -18,9 +19,10 @@ from typing import Any
 
 import torch
 
-from wordloom.errors import CheckpointError, DataError, WordloomError
+from wordloom.errors import CheckpointError, DataError, DeviceError, WordloomError
 from wordloom.inspect.figures import load_matplotlib
 from wordloom.progress import TrainingProgress
+from wordloom.recipe.data import CausalData
 from wordloom.run.compare.cautions import cautions
 from wordloom.run.compare.entries import NGRAM, Entry
 from wordloom.run.compare.held_out import Floats
@@ -79,8 +81,10 @@ def compare(
         if dry_run:
             return list(comparison.schedule.planned())
         list(shared.entries)  # raises for mistakes, which are not kept
+        shared.check_prompt()
         load_matplotlib()  # raises before the training, not after it
         keep(file, settings.as_dict())
+        shared.keep_recipes()
         try:
             comparison.train()
             return comparison.result()
@@ -91,8 +95,11 @@ def compare(
 
 
 def _has_begun(folder: Path) -> bool:
-    """Return whether a run of the comparison in ``folder`` has begun."""
-    return any(next((folder / name).glob("*/recipe.toml"), None) for name in ("trials", "models"))
+    """Return whether a run of the comparison in ``folder`` has begun; those that time a step do not count."""
+    runs = [
+        path.parent.name for name in ("trials", "models") for path in (folder / name).glob("*/recipe.toml")
+    ]
+    return not all(re.search(r"-timing-\d+$", name) for name in runs)
 
 
 def _continued(folder: Path, settings: Settings) -> Settings:
@@ -105,8 +112,8 @@ def _continued(folder: Path, settings: Settings) -> Settings:
     wanted = json.loads(json.dumps(settings.as_dict()))
     if not file.exists() and any(path.name != ".lock" for path in folder.iterdir()):
         raise CheckpointError(f"{folder} is not empty and holds no comparison; choose another --out")
-    if not _has_begun(folder):
-        for name in ("tokenizer", "scores"):
+    if not _has_begun(folder) and not _is_kept(file, wanted):
+        for name in ("tokenizer", "scores", "trials", "entries"):
             shutil.rmtree(folder / name, ignore_errors=True)
         (folder / "text.json").unlink(missing_ok=True)
         return settings
@@ -120,6 +127,14 @@ def _continued(folder: Path, settings: Settings) -> Settings:
         )
     every: dict[str, Any] = {key: list(dict.fromkeys([*known[key], *wanted[key]])) for key in _ADDED}
     return replace(settings, **every, seeds=max(known["seeds"], settings.seeds))
+
+
+def _is_kept(file: Path, wanted: dict[str, Any]) -> bool:
+    """Return whether ``file`` holds these settings; steps that were timed with other ones do not count."""
+    try:
+        return kept(file) == wanted
+    except CheckpointError:
+        return False
 
 
 class RunProgress(TrainingProgress):
@@ -142,6 +157,7 @@ class Comparison:
     shared: Shared
     stopped: bool = False
     _notes: dict[str, None] = field(default_factory=dict)  # in order, each once
+    _too_large: dict[str, DeviceError] = field(default_factory=dict)  # entries that the memory does not hold
     _taken: float = 0.0  # seconds of the runs of this process, with their evaluations and measurements
     _trained: float = 0.0  # seconds of their training steps
 
@@ -169,21 +185,34 @@ class Comparison:
             self._train(schedule.trials(entry))
         rates = {entry.name: schedule.best_rate(entry) for entry in entries}
         for entry in entries:
-            if (rate := rates[entry.name]) is None:
-                self._notes[f"{entry.title} diverged with every learning rate, and is left out"] = None
-            else:
+            if (rate := rates[entry.name]) is not None:
                 self._train(schedule.points(entry, rate), measure=True)
+            elif entry.name not in self._too_large:
+                self._notes[f"{entry.title} diverged with every learning rate, and is left out"] = None
         for number in range(self.shared.settings.seeds):
             for entry in entries:
                 if (rate := rates[entry.name]) is not None:
                     self._train([schedule.final(entry, rate, number)], measure=True)
+        if entries and len(self._too_large) == len(entries):
+            raise next(iter(self._too_large.values()))
 
     def _train(self, runs: Sequence[Run], *, measure: bool = False) -> None:
-        """Train the runs that have not ended, and measure them."""
+        """Train the runs that have not ended, and measure them.
+
+        An entry that needs more memory than there is gets a note, and its other runs are left out.
+        """
         for run in runs:
+            if run.entry.name in self._too_large:
+                return
             began, ended = time.monotonic(), self.schedule.has_ended(run)
             if not ended:
-                self._train_one(run)
+                try:
+                    self._train_one(run)
+                except DeviceError as error:
+                    self._too_large[run.entry.name] = error
+                    reason = str(error).partition(";")[0]
+                    self._notes[f"{run.entry.title} is left out: {reason}"] = None
+                    return
             if measure:
                 self._measured(run)
             if not ended:
@@ -335,11 +364,13 @@ class Comparison:
     def result(self) -> Result:
         """Return the result of what is trained, and write it into the folder."""
         shared = self.shared
-        rows = [row for entry in shared.entries if (row := self._row(entry)) is not None]
+        entries = shared.entries if self.schedule.is_timed else []
+        rows = [row for entry in entries if (row := self._row(entry)) is not None]
         rows += self._references()
         ordered, pairs = in_order(rows, shared.held_out), paired(rows, shared.held_out)
-        planned = list(self.schedule.planned())
-        held_out = shared.base.data.validation or f"the last part of {_named(shared.base.data.train)}"
+        planned = list(self.schedule.planned()) if self.schedule.is_timed else []
+        part = "a part" if shared.base.data_as(CausalData).split == "hash" else "the last part"
+        held_out = shared.base.data.validation or f"{part} of {_named(shared.base.data.train)}"
         result = Result(
             folder=shared.folder,
             budget=shared.settings.budget,
@@ -355,7 +386,7 @@ class Comparison:
             rows=ordered,
             pairs=pairs,
             signature=shared.signature(),
-            notes=[*self._notes, *cautions(self.schedule, ordered, pairs)],
+            notes=[*self._notes, *(cautions(self.schedule, ordered, pairs) if ordered else ())],
             stopped=self.stopped,
         )
         if ordered:

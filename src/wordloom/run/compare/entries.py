@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from wordloom.errors import ConfigError, RecipeError, did_you_mean
 from wordloom.models import config_from, encodes, skeleton
 from wordloom.models.building.cost import flops_per_token
-from wordloom.recipe import Recipe, load_recipe
+from wordloom.recipe import Recipe
 from wordloom.recipe.reading import read_recipe
 from wordloom.run.tasks.building import check_length, model_settings
 
@@ -61,10 +61,12 @@ FAMILIES: dict[str, Family] = {
 #: The families that a comparison takes by default; it charts encoders apart.
 DEFAULT = (NGRAM, "bag", "rnn", "lstm", "gru", "gpt2", "llama", "llama-band")
 
-# Settings of [train] that all entries take from the recipe of a comparison.
+# Settings of [train] that all entries take from the recipe of a comparison, but own recipes have an optimizer
+# of their own.
+_OPTIMIZER = ("beta1", "beta2", "epsilon", "weight_decay", "clip", "final_share")
 SHARED = (
     *("seq_len", "batch_size", "micro_batch_size", "evaluate_windows", "log_every"),
-    *("beta1", "beta2", "epsilon", "weight_decay", "clip", "final_share"),
+    *_OPTIMIZER,
     *("device", "precision", "compile", "threads", "allocator"),
 )
 
@@ -221,20 +223,26 @@ def family_entry(name: str, base: Recipe, shape: Shape, vocab_size: int, suffix:
     """Return the entry of the family ``name`` in ``shape``; ``suffix`` says its size."""
     family = FAMILIES[name]
     settings = sized(family, shape, vocab_size, base.train.seq_len)
-    train = {"objective": family.objective}
-    recipe = _recipe(base, name + suffix, {"family": family.family, **settings}, train)
+    recipe = _recipe(
+        base,
+        name + suffix,
+        {"family": family.family, **settings},
+        {"optimizer": "adamw", "objective": family.objective},
+        shared=SHARED,
+    )
     title = family.title if not suffix else f"{family.title}, {suffix.removeprefix('-')}"
     return replace(_entry(recipe, title, family.rates, vocab_size), aimed_at=shape.weights)
 
 
-def own_entry(path: str | Path, base: Recipe, vocab_size: int) -> Entry:
-    """Return the entry of a recipe of the user's, with the text, tokenizer and batches of the comparison.
+def own_entry(path: str | Path, own: Recipe, base: Recipe, vocab_size: int) -> Entry:
+    """Return the entry of the user's recipe ``own``, with the text, tokenizer and batches of the comparison.
 
-    The learning rates to try are its own and those two and four times lower and higher.
+    Its context is that of the comparison, too, because a model is scored in windows of its context.  The
+    learning rates to try are its own and those two and four times lower and higher.  ``path`` names the
+    recipe in errors.
 
     Raises RecipeError for a recipe that trains no language model from scratch.
     """
-    own = load_recipe(path)
     if own.start_from is not None or own.lora is not None:
         raise RecipeError(f"{path}: a comparison trains models from scratch; leave out start_from and [lora]")
     if getattr(own.data, "label_prefix", False):
@@ -251,9 +259,22 @@ def own_entry(path: str | Path, base: Recipe, vocab_size: int) -> Entry:
             "steps; take another schedule"
         )
     train = {key: value for key, value in s.model_dump(exclude_defaults=True).items() if key not in _DECIDED}
-    recipe = _recipe(base, own.name, own.model, {**train, "objective": s.objective})
+    model = {
+        key: value for key, value in own.model.items() if key != "vocab_size"
+    }  # the tokenizer decides it
     rates = tuple(s.learning_rate * factor for factor in (0.25, 0.5, 1.0, 2.0, 4.0))
     try:
+        longest = model_settings(own)[1].get("max_seq_len")
+        if isinstance(longest, int) and longest > base.train.seq_len:
+            model["max_seq_len"] = base.train.seq_len
+        recipe = _recipe(
+            base,
+            own.name,
+            model,
+            {**train, "optimizer": s.optimizer, "objective": s.objective},
+            shared=[key for key in SHARED if key not in _OPTIMIZER],
+            masking=own.as_dict().get("masking"),
+        )
         return _entry(recipe, own.name, rates, vocab_size)
     except (ConfigError, RecipeError) as error:
         raise RecipeError(f"{path}: {error}") from None
@@ -262,7 +283,8 @@ def own_entry(path: str | Path, base: Recipe, vocab_size: int) -> Entry:
 # Settings of an entered recipe that the comparison decides.
 _DECIDED = (
     *("steps", "tokens", "epochs", "flops", "minutes", "learning_rate", "warmup_steps", "objective"),
-    *("seq_len", "batch_size", "micro_batch_size", "evaluate_windows", "evaluate_every", "sample_every"),
+    *("seq_len", "long_seq_len", "long_share", "batch_size", "micro_batch_size", "device", "threads"),
+    *("evaluate_windows", "evaluate_every", "log_every", "sample_every"),
     *("sample_prompt", "sample_tokens", "save_every", "keep_best", "best_metric", "keep_last", "inspect"),
 )
 
@@ -286,10 +308,17 @@ def _entry(recipe: Recipe, title: str, rates: tuple[float, ...], vocab_size: int
     )
 
 
-def _recipe(base: Recipe, name: str, model: dict[str, Any], train: dict[str, Any]) -> Recipe:
-    """Return a recipe with the text, tokenizer and shared settings of ``base``."""
+def _recipe(
+    base: Recipe,
+    name: str,
+    model: dict[str, Any],
+    train: dict[str, Any],
+    *,
+    shared: Sequence[str],
+    masking: dict[str, Any] | None = None,
+) -> Recipe:
+    """Return a recipe with the text, the tokenizer and the ``shared`` settings of ``base``."""
     given = base.train.model_dump(exclude_defaults=True)
-    shared = {key: given[key] for key in SHARED if key in given}
     values = base.as_dict()
     data = values["data"]
     if train["objective"] != "causal_lm":
@@ -302,6 +331,8 @@ def _recipe(base: Recipe, name: str, model: dict[str, Any], train: dict[str, Any
         "data": data,
         "tokenizer": values["tokenizer"],
         "model": model,
-        "train": {"optimizer": "adamw", "steps": 1, **shared, **train},
+        "train": {"steps": 1, **{key: given[key] for key in shared if key in given}, **train},
     }
+    if masking is not None and train["objective"] == "masked_lm":
+        found["masking"] = masking
     return read_recipe(Recipe, {}, found)

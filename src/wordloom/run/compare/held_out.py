@@ -82,8 +82,10 @@ class HeldOut:
         assert text.token_bytes is not None
         if self.unit == "documents":
             return np.array([float(text.bytes)])
-        # without a start token, the first token belongs to the first block
+        # Without a start token, the first token belongs to the first block.  A tokenizer that puts a space
+        # before each text counts a byte too many.
         sizes = text.token_bytes.astype(float)
+        sizes[0] += text.bytes - sizes.sum()
         sizes, first = sizes[1:], sizes[0]
         if not len(sizes):
             return np.array([first])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,11 +24,13 @@ from wordloom.run.compare.kept import keep, kept
 from wordloom.run.compare.runs import Run
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.text_encoder import TextEncoder
+from wordloom.text import Specials
 
 _DECIMALS = 3  # of the bits of a unit, of which there are thousands in a file
 _DECODED = 128  # tokens
 _ROUNDS = 5
 _SAMPLE_TOKENS = 160
+_PROMPT = 40  # characters
 _PSEUDO_TOKENS = 4096  # of the held-out text, each of which costs a pass of an encoder
 
 
@@ -107,17 +110,17 @@ def _measured_causal(
         )
         common |= {
             "positions": [(group.first, group.stop, group.bits_per_byte) for group in positions],
-            "decoded_per_second": decoded_per_second(lm, prompt),
-            "sample": sample(lm, prompt),
+            "decoded_per_second": decoded_per_second(lm, prompt, held_out.specials),
+            "sample": sample(lm, prompt, held_out.specials),
         }
     return Measured(bits=bits.round(_DECIMALS).tolist(), score=float(bits.sum() / held_out.n_bytes), **common)
 
 
-def decoded_per_second(lm: LanguageModel, prompt: str) -> float:
+def decoded_per_second(lm: LanguageModel, prompt: str, specials: Specials) -> float:
     """Return the tokens a second of greedy decoding at batch 1, the median of a few rounds."""
     limit = getattr(lm.model.config, "max_seq_len", None) or 2 * _DECODED
     new = min(_DECODED, max(1, limit // 2))
-    ids = lm.text_tokenizer.prompt_ids(prompt)[: limit - new] or [0]
+    ids = lm.text_tokenizer.prompt_ids(prompt, specials=specials)[: limit - new] or [0]
     sampling = Sampling(max_new_tokens=new, temperature=0.0)
     rates = []
     for _ in range(1 + _ROUNDS):  # programs are compiled in the first one
@@ -127,9 +130,9 @@ def decoded_per_second(lm: LanguageModel, prompt: str) -> float:
     return float(np.median(rates[1:]))
 
 
-def sample(lm: LanguageModel, prompt: str) -> str:
+def sample(lm: LanguageModel, prompt: str, specials: Specials) -> str:
     """Return the continuation of ``prompt`` with seed 1 and the default temperature."""
-    return str(lm.generate(prompt, max_new_tokens=_SAMPLE_TOKENS, seed=1, past="slide"))
+    return str(lm.generate(prompt, specials=specials, max_new_tokens=_SAMPLE_TOKENS, seed=1, past="slide"))
 
 
 def task_score(folder: Path, name: str) -> float | None:
@@ -150,13 +153,15 @@ def task_score(folder: Path, name: str) -> float | None:
 
 def _pseudo_perplexity(encoder: TextEncoder, held_out: HeldOut) -> float:
     """Return the pseudo-perplexity of the first tokens of the held-out text."""
-    texts, left = [], _PSEUDO_TOKENS
+    texts, left = list[str | bytes](), _PSEUDO_TOKENS
     for document in held_out.documents:
         ids = held_out.tokenizer.encode_ids(document.text, specials=held_out.specials)
-        text = held_out.tokenizer.decode(ids[:left])
-        if len(ids) > left:
-            text = text.rstrip("\ufffd")  # a character whose bytes are cut
-        texts.append(text)
+        if len(ids) <= left:
+            texts.append(document.text)
+        elif isinstance(document.text, bytes):
+            texts.append(held_out.tokenizer.decode_bytes(ids[:left]))
+        else:  # without the bytes of a character that is cut
+            texts.append(held_out.tokenizer.decode(ids[:left]).rstrip("\ufffd"))
         left -= len(ids)
         if left <= 0:
             break
@@ -167,12 +172,12 @@ def _pseudo_perplexity(encoder: TextEncoder, held_out: HeldOut) -> float:
 
 
 def prompt_of(documents: Sequence[Document]) -> str:
-    """Return the first words of the first document that have letters, about 40 characters."""
+    """Return the beginning of the first document, from its first word with letters: about 40 characters."""
     text = documents[0].text
     text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-    words: list[str] = []
-    for word in filter(lambda word: any(map(str.isalpha, word)), text.split()):
-        words.append(word)
-        if sum(map(len, words)) + len(words) > 40:
-            break
-    return " ".join(words)[:80] or text[:40]
+    words = [word for word in re.finditer(r"\S+", text) if any(map(str.isalpha, word[0]))]
+    if not words:
+        return text[:_PROMPT]
+    begin = words[0].start()
+    last = next((word for word in words if word.end() - begin > _PROMPT), words[-1])
+    return text[begin : min(last.end(), begin + 2 * _PROMPT)]

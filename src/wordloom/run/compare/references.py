@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from wordloom.data import Document
 from wordloom.data.rows.minimal_pairs import MinimalPair, minimal_pairs
@@ -20,8 +21,9 @@ from wordloom.run.compare.result import Row
 
 LZMA = "lzma"
 _ORDER = 5
-# Bytes of memory for each byte of training text, and the most that the n-gram model may take.
-_MEMORY, _MOST_MEMORY = 80, 16 << 30
+TITLES = {NGRAM: f"order-{_ORDER} Kneser-Ney n-gram of bytes", LZMA: "lzma"}
+# Bytes of memory for each byte of training text, and the most that a reference may take.
+_MEMORY, _MOST_MEMORY = {NGRAM: 80, LZMA: 13}, 16 << 30
 _SAMPLE_BYTES = 400
 _ROUNDING = 1e-6  # bits by which equal sentences can differ
 
@@ -39,12 +41,13 @@ def reference(
     """
     file = folder / f"{name}.json"
     if not file.exists():
-        keep(file, _measured(name, byte_stream(train()), held_out, prompt))
+        try:
+            keep(file, _measured(name, byte_stream(train()), held_out, prompt))
+        except DataError as error:
+            return f"{TITLES[name]} is left out: {error}"
     found = kept(file)
-    if "left_out" in found:
-        return str(found["left_out"])
     if name == LZMA:
-        return Row(name=LZMA, title="lzma, given the training text", score=found["score"]), None
+        return Row(name=LZMA, title=f"{TITLES[LZMA]}, given the training text", score=found["score"]), None
     bits = np.array(found["bits"])
     if len(bits) != len(held_out.sizes):
         raise CheckpointError(
@@ -52,7 +55,7 @@ def reference(
         )
     row = Row(
         name=NGRAM,
-        title=f"order-{_ORDER} Kneser-Ney n-gram of bytes",
+        title=TITLES[NGRAM],
         score=found["score"],
         interval=held_out.statistics(bits).interval(),
         sample=found["sample"],
@@ -71,13 +74,15 @@ def ngram_task(name: str, train: Callable[[], Iterable[Document]]) -> float | No
 def ngram_acceptability(ngram: KneserNey, pairs: Sequence[MinimalPair]) -> float:
     """Return the share of pairs whose acceptable sentence is likelier, the mean over paradigms.
 
-    A sentence has a zero byte before it, as at the beginning of a document.
+    A sentence has zero bytes before it, as at the beginning of a document, so many that the model does not
+    see the sentence before.
     """
     sentences = [text.encode() for pair in pairs for text in (pair.good, pair.bad)]
-    bits = ngram.bits(b"\0" + b"\0".join(sentences))
+    before = b"\0" * max(1, ngram.order - 1)
+    bits = ngram.bits(before + before.join(sentences))
     sums = np.concatenate([[0.0], np.cumsum(bits)])
     sizes = np.array([len(sentence) for sentence in sentences])
-    ends = np.cumsum(sizes + 1)
+    ends = np.cumsum(sizes + len(before))
     totals = (sums[ends] - sums[ends - sizes]).reshape(-1, 2)  # [pairs, good and bad]
     right: dict[str, list[bool]] = {}
     for pair, (good, bad) in zip(pairs, totals, strict=True):
@@ -86,16 +91,15 @@ def ngram_acceptability(ngram: KneserNey, pairs: Sequence[MinimalPair]) -> float
 
 
 def _measured(name: str, train: bytes, held_out: HeldOut, prompt: str) -> dict[str, Any]:
+    """Return what is kept of a reference; raises DataError if the text does not suit it or the memory."""
+    needed, free = _MEMORY[name] * len(train), psutil.virtual_memory().available
+    if needed > min(free, _MOST_MEMORY):
+        raise DataError(
+            f"{len(train):,} bytes of training text would take about {needed / 2**30:.0f} GiB of memory, and "
+            f"{free / 2**30:.0f} GiB are free"
+        )
     if name == LZMA:
-        try:
-            return {"score": held_out.lzma_bits_per_byte(train)}
-        except DataError as error:
-            return {"left_out": f"lzma is left out: {error}"}
-    if (needed := _MEMORY * len(train)) > _MOST_MEMORY:
-        return {
-            "left_out": f"the n-gram model is left out: {len(train):,} bytes of training text would take "
-            f"about {needed / 2**30:.0f} GiB of memory"
-        }
+        return {"score": held_out.lzma_bits_per_byte(train)}
     ngram = KneserNey(order=_ORDER).fit(train)
     bits = held_out.ngram_bits(ngram)
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from wordloom.errors import CheckpointError
 from wordloom.progress import TrainingProgress
+from wordloom.recipe import load_recipe
 from wordloom.run.compare.budget import Cost
 from wordloom.run.compare.entries import Entry
 from wordloom.run.compare.kept import keep, kept
@@ -43,6 +45,12 @@ class Schedule:
         if not self._timing(entry).exists():
             self._time_steps([each for each in self.shared.entries if not self._timing(each).exists()])
         return cost._replace(seconds=kept(self._timing(entry))["seconds_per_step"])
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the steps of every run are known; for a budget in minutes, they are timed first."""
+        timed = (self._timing(entry).exists() for entry in self.shared.entries)
+        return self.shared.settings.budget.kind != "minutes" or all(timed)
 
     def _timing(self, entry: Entry) -> Path:
         return self.shared.folder / "trials" / f"{entry.name}-timing.json"
@@ -106,23 +114,44 @@ class Schedule:
         return self._run(entry, "final", 1.0, rate, number)
 
     def best_rate(self, entry: Entry) -> float | None:
-        """Return the learning rate with the lowest validation loss; None if all runs diverged."""
-        losses = {run.rate: self.state(run).metrics.get("loss") for run in self.trials(entry)}
+        """Return the learning rate with the lowest validation loss; None if all trials diverged.
+
+        While a trial is missing, it is that of the runs that follow the trials, and None if there are none.
+        """
+        trials = self.trials(entry)
+        if not all(map(self.has_ended, trials)):
+            return self._begun_rate(entry)
+        losses = {run.rate: self.state(run).metrics.get("loss") for run in trials}
         known = {rate: loss for rate, loss in losses.items() if loss is not None and isfinite(loss)}
         return min(known, key=lambda rate: known[rate]) if known else None
 
+    def _begun_rate(self, entry: Entry) -> float | None:
+        """Return the learning rate of a run of ``entry`` that follows the trials, if one has begun."""
+        for purpose, folders in (("budget", "trials"), ("seed", "models")):
+            for path in (self.shared.folder / folders).glob(f"{entry.name}-{purpose}-*/recipe.toml"):
+                name = path.parent.name.removeprefix(f"{entry.name}-{purpose}-")
+                if re.fullmatch(r"[\d.]+", name):  # of this entry, not of one with a longer name
+                    return load_recipe(path).train.learning_rate
+        return None
+
     def planned(self) -> Iterator[Run]:
-        """Yield all runs, in order; where the learning rate is not chosen yet, with the middle one."""
+        """Yield all runs, in order; where the learning rate is not chosen yet, with the middle one.
+
+        An entry whose trials all diverged has no other runs.
+        """
         rates: dict[str, float] = {}
+        entries: list[Entry] = []
         for entry in self.shared.entries:
             trials = self.trials(entry)
             yield from trials
-            chosen = self.best_rate(entry) if all(map(self.has_ended, trials)) else None
-            rates[entry.name] = chosen or trials[len(trials) // 2].rate
-        for entry in self.shared.entries:
+            chosen = self.best_rate(entry)
+            if chosen is not None or not all(map(self.has_ended, trials)):
+                entries.append(entry)
+                rates[entry.name] = trials[len(trials) // 2].rate if chosen is None else chosen
+        for entry in entries:
             yield from self.curve(entry, rates[entry.name])
         for number in range(self.shared.settings.seeds):
-            yield from (self.final(entry, rates[entry.name], number) for entry in self.shared.entries)
+            yield from (self.final(entry, rates[entry.name], number) for entry in entries)
 
     def training_left(self) -> float | None:
         """Return the seconds of training left, estimated from the finished runs of each entry; or None."""

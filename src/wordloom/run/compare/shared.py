@@ -6,9 +6,10 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from urllib.parse import quote
 
 from wordloom.data import Corpus, Document
-from wordloom.errors import CheckpointError, RecipeError
+from wordloom.errors import CheckpointError, RecipeError, TokenizerError
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.evaluate.score import signature
 from wordloom.progress import TrainingProgress
@@ -59,6 +60,13 @@ class Shared:
         """The text that all samples begin with."""
         return self.settings.prompt or prompt_of(self.documents)
 
+    def check_prompt(self) -> None:
+        """Raise RecipeError if the tokenizer cannot read the beginning of the samples."""
+        try:
+            self.tokenizer.prompt_ids(self.prompt, specials=self.held_out.specials)
+        except TokenizerError as error:
+            raise RecipeError(f"samples cannot begin with {self.prompt!r} (--prompt): {error}") from None
+
     @cached_property
     def tokenizer_folder(self) -> Path:
         """The folder of the tokenizer of all entries, which is trained if it is not there."""
@@ -66,7 +74,7 @@ class Shared:
         if not (folder / "tokenizer.json").exists():
             recipe = self.base
             objectives = {FAMILIES[name].objective for name in self.trained_families}
-            objectives |= {load_recipe(path).train.objective for path in self.settings.recipes}
+            objectives |= {recipe.train.objective for recipe in self.own_recipes.values()}
             if "masked_lm" in objectives:
                 recipe = with_marks(recipe)
             corpus_tokenizer(recipe, self.corpus, self.progress).save_pretrained(folder)
@@ -76,6 +84,29 @@ class Shared:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of all entries."""
         return Tokenizer.from_pretrained(self.tokenizer_folder)
+
+    @cached_property
+    def own_recipes(self) -> dict[str, Recipe]:
+        """The entered recipes by their paths; one that was removed is read from the copy in the folder."""
+        found = {}
+        for path in self.settings.recipes:
+            copy = self._copy_of(path)
+            try:
+                found[path] = load_recipe(path)
+            except RecipeError:
+                if Path(path).exists() or not copy.exists():
+                    raise
+                found[path] = Recipe.model_validate(kept(copy))
+        return found
+
+    def keep_recipes(self) -> None:
+        """Keep copies of the entered recipes in the folder, so that it can be continued without them."""
+        for path, recipe in self.own_recipes.items():
+            if not self._copy_of(path).exists():
+                keep(self._copy_of(path), recipe.as_dict())
+
+    def _copy_of(self, path: str) -> Path:
+        return self.folder / "entries" / f"{quote(path, safe='')}.json"
 
     @property
     def trained_families(self) -> list[str]:
@@ -100,16 +131,20 @@ class Shared:
             for suffix, shape in shapes.items()
             for name in self.trained_families
         ]
-        found += [own_entry(path, recipe, size) for path in self.settings.recipes]
+        found += [own_entry(path, own, recipe, size) for path, own in self.own_recipes.items()]
         if any(entry.encodes for entry in found) and self.tokenizer.mask_id is None:
             raise RecipeError(
                 f"the tokenizer in {self.folder} has no mask token, which encoders need; leave out bert, or "
                 "begin with it in another --out"
             )
-        names = [entry.name for entry in found]
-        for name in names:
-            if names.count(name) > 1:
-                raise RecipeError(f"two entries are called {name!r}; give one of the recipes another name")
+        seen: set[str] = set()
+        for entry in found:  # file systems may ignore case
+            names = {entry.name.casefold(), entry.title.casefold()}
+            if names & seen:
+                raise RecipeError(
+                    f"two entries are called {entry.name!r}; give one of the recipes another name"
+                )
+            seen |= names
         return found
 
     def check_text(self) -> None:

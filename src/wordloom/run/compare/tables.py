@@ -29,7 +29,7 @@ def columns_of(result: Result) -> tuple[list[str], list[list[str]]]:
     """Return the headings and the cells of the table of all models with bits per byte."""
     headings = [
         *("model", "bits/byte", "95 % interval", "seeds"),
-        "to the best trained model" if result.runs else "to the best",
+        "to the best trained model" if any(row.seeds for row in result.causal) else "to the best",
         *("parameters", "without embeddings", "tokens", "FLOPs", "minutes", "tokens/s", "memory MB"),
         *result.tasks,
     ]
