@@ -10,8 +10,10 @@ give the same results for one folder.  The package comes with the extra ``lm-eva
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from inspect import signature
 from itertools import groupby
 from pathlib import Path
@@ -20,7 +22,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from wordloom.errors import EvaluationError, WordloomError, did_you_mean
+from wordloom.errors import ChatError, EvaluationError, WordloomError, did_you_mean
 from wordloom.evaluate.forward import dtype_name
 from wordloom.evaluate.likelihood import BATCH_TOKENS, Stretch, likelihoods
 from wordloom.generate import Sampling
@@ -43,7 +45,11 @@ except ImportError:
         sys.exit(2)
     raise
 
+log = logging.getLogger(__name__)
+
 _UNLIMITED = 1 << 30  # tokens that a model without a limit reads
+_ANSWERS = 32  # that are written in one batch
+_OPEN = "7290418365 "  # stands for the end of a message that stays open; no template writes it itself
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 
 
@@ -55,7 +61,7 @@ class WordloomLM(TemplateLM):
         adapter: the folder of an adapter of the model.
         dtype: "auto", "fp32", "bf16", "fp16" or "int8".
         device: "auto", "cpu", "cuda" ...
-        batch_size: the texts of a forward pass; "auto", "auto:N": about 8,192 tokens.
+        batch_size: the texts of a forward pass; "auto", "auto:N": about 8,192 tokens, or 32 answers.
         max_length: the tokens that are read at once.  Default: the model's ``max_seq_len``.
         max_gen_toks: the tokens of an answer whose task names no number.
         max_batch_size: no effect; lm-eval's command gives it to every model.
@@ -111,8 +117,9 @@ class WordloomLM(TemplateLM):
 
     @property
     def prefix_token_id(self) -> int:
-        """The id before a text without a context."""
-        return self.eot_token_id if self.tokens.bos_id is None else self.tokens.bos_id
+        """The id before a text without a context: that which begins prompts, else bos, else eos."""
+        start = self.tokens.bos_id if self.tokens.start_id is None else self.tokens.start_id
+        return self.eot_token_id if start is None else start
 
     @property
     def tokenizer_name(self) -> str:
@@ -169,7 +176,8 @@ class WordloomLM(TemplateLM):
 
         def windows() -> Iterator[tuple[list[int], list[int]]]:
             for number, request in enumerate(requests):
-                ids = self.tok_encode(request.args[0])
+                # hf puts bos before bos; an eos that begins texts stands there once, and is not predicted
+                ids = self.tok_encode(request.args[0], None if self.tokens.adds_bos else False)
                 for inputs, targets in get_rolling_token_windows(
                     ids, self.prefix_token_id, self.max_length, 1
                 ):
@@ -199,12 +207,19 @@ class WordloomLM(TemplateLM):
                     f"an answer of {sampling.max_new_tokens} tokens leaves no room for a prompt in "
                     f"{self.max_length}; give max_gen_toks"
                 )
-            encoded = [self.tok_encode(requests[i].args[0]) for i in numbers]
-            prompts = [ids[-room:] or [self.prefix_token_id] for ids in encoded]
-            for number, ids in zip(numbers, self.lm.generate(prompts, sampling), strict=True):
-                text = postprocess_generated_text(self.tok_decode(ids), stop=until, think_end_token=None)
-                answers[number] = text
-                self.cache_hook.add_partial("generate_until", requests[number].args, text)
+            prompts = {
+                i: self.tok_encode(requests[i].args[0])[-room:] or [self.prefix_token_id] for i in numbers
+            }
+            numbers.sort(key=lambda i: len(prompts[i]))
+            rows = self.rows or _ANSWERS
+            for some in (numbers[at : at + rows] for at in range(0, len(numbers), rows)):
+                if sampling.temperature and "seed" not in given:  # from the seed of lm-eval's command
+                    sampling = replace(sampling, seed=int(torch.randint(1 << 31, ())))
+                written = self.lm.generate([prompts[i] for i in some], sampling)
+                for number, ids in zip(some, written, strict=True):
+                    text = postprocess_generated_text(self.tok_decode(ids), stop=until, think_end_token=None)
+                    answers[number] = text
+                    self.cache_hook.add_partial("generate_until", requests[number].args, text)
         return answers
 
     def _sampling(self, given: dict[str, Any], until: Sequence[str]) -> Sampling:
@@ -223,16 +238,40 @@ class WordloomLM(TemplateLM):
                 "temperature": 0.0
             }
         known.setdefault("top_k", None)
+        known.setdefault("repetition_penalty", self.lm.generation_defaults.get("repetition_penalty") or 1.0)
+        # a special token is no part of the text in which stop strings are looked for
+        ends = [self.tokens.token_to_id(text) for text in until]
+        stop_ids = {self.eot_token_id, *(each for each in ends if each in self.tokens.special_ids)}
         return Sampling(
-            max_new_tokens=tokens, stop=tuple(filter(None, until)), stop_ids=(self.eot_token_id,), **known
+            max_new_tokens=tokens, stop=tuple(filter(None, until)), stop_ids=tuple(sorted(stop_ids)), **known
         )
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """Return the text of a conversation in the folder's chat template."""
+        """Return the text of a conversation in the folder's chat template.
+
+        Without ``add_generation_prompt``, the last message stays open, so that the model continues it.  A
+        template that refuses a system message gets the others.
+        """
+        template = template_of(self.tokens)
         messages = [Message(cast(Role, each["role"]), each["content"]) for each in chat_history]
-        return template_of(self.tokens).render(messages, prompt=add_generation_prompt).text
+        if not add_generation_prompt:
+            messages[-1] = messages[-1]._replace(content=f"{messages[-1].content}{_OPEN}")
+        try:
+            text = template.render(messages, prompt=add_generation_prompt).text
+        except ChatError as error:
+            others = [message for message in messages if message.role != "system"]
+            if len(others) == len(messages):
+                raise
+            log.warning("the system messages are left out: %s", error)
+            text = template.render(others, prompt=add_generation_prompt).text
+        if add_generation_prompt:
+            return text
+        before, mark, after = text.rpartition(_OPEN.strip())
+        if not mark:
+            raise ChatError("the chat template does not write the last message, which a task continues")
+        return before if after.startswith(" ") else before.rstrip()  # the template strips messages
 
     def chat_template(self, chat_template: bool | str = False) -> str:
         return (self.tokens.chat_template or "") if chat_template else ""

@@ -61,9 +61,10 @@ def text_of(row: ChoiceRow, number: int) -> tuple[str, str]:
     """The two parts that are joined by a space."""
     if row.continuation:
         return row.choices[number], row.continuation
-    choice = f"{row.beginning} {row.choices[number]}" if row.beginning else row.choices[number]
+    if row.beginning:  # as in the harness, its characters are not those of a choice
+        return f"{row.context} {row.beginning}".strip(), row.choices[number]
     asks = row.context.startswith("Question:") and not row.context.endswith("Answer:")
-    return row.context + "\nAnswer:" * asks, choice
+    return row.context + "\nAnswer:" * asks, row.choices[number]
 
 
 @torch.no_grad()

@@ -7,13 +7,14 @@ import json
 import math
 import os
 import re
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import torch
 from tests.evaluate.conftest import sharpened
 
-from wordloom.errors import DataError, EvaluationError
+from wordloom.errors import DataError, EvaluationError, NonFiniteError
 from wordloom.evaluate import Passage, lambada, passages
 from wordloom.models import CBOWConfig, RNNConfig
 from wordloom.text import Tokenizer
@@ -93,6 +94,14 @@ def test_context_and_word_are_one_text_to_the_tokenizer(char_model):
     ids, first = _tokens(bpe, "the cat sat on the ", "mat")
     assert bpe.decode(ids) == "the cat sat on the mat"
     assert bpe.decode(ids[first:]) in (" mat", "mat")
+
+
+def test_damaged_weights_are_named(char_model, char_tokenizer):
+    damaged = deepcopy(char_model)
+    with torch.no_grad():
+        next(damaged.parameters()).fill_(math.nan)
+    with pytest.raises(NonFiniteError, match="the model gives no finite probability"):
+        lambada(damaged, char_tokenizer, [("ab ab", "ab")])
 
 
 def test_long_passages_lose_their_beginning_and_that_is_said(char_model, char_tokenizer):

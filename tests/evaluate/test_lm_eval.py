@@ -94,6 +94,83 @@ def test_generation(both: tuple[WordloomLM, Any], rng: random.Random) -> None:
     assert ours.generate_until(requests) == theirs.generate_until(requests_of("generate_until", arguments))
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_answers_come_in_batches(folder: Path, rows: int, rng: random.Random) -> None:
+    arguments = [(text(rng, 6), {"until": ["."], "max_gen_toks": 4}) for _ in range(7)]
+    all_at_once, some = (
+        WordloomLM(str(folder), device="cpu"),
+        WordloomLM(str(folder), device="cpu", batch_size=rows),
+    )
+    sizes: list[int] = []
+    write = some.lm.generate
+
+    def generate(prompts: list[list[int]], sampling: Sampling) -> Any:
+        sizes.append(len(prompts))
+        return write(prompts, sampling)
+
+    some.lm.generate = generate  # type: ignore[method-assign]
+    expected = all_at_once.generate_until(requests_of("generate_until", arguments))
+    assert some.generate_until(requests_of("generate_until", arguments)) == expected
+    assert sizes == {1: [1] * 7, 3: [3, 3, 1]}[rows]
+
+
+def test_samples_follow_the_seed_of_the_command(folder: Path) -> None:
+    model = WordloomLM(str(folder), device="cpu", batch_size=2)
+    asked = ("Once", {"until": [], "max_gen_toks": 20, "do_sample": True, "temperature": 1.5})
+
+    def answers(seed: int) -> list[str]:
+        torch.manual_seed(seed)
+        return model.generate_until(requests_of("generate_until", [asked] * 4))
+
+    first = answers(1)
+    assert answers(1) == first
+    assert answers(2) != first
+    assert len(set(first)) > 2  # also in different batches
+
+
+def test_a_special_token_ends_an_answer(folder: Path) -> None:
+    model = WordloomLM(str(folder), device="cpu")
+    special = model.tokens.id_to_token(min(model.tokens.special_ids - {model.eot_token_id}))
+    sampling = model._sampling({"max_gen_toks": 3}, [special, "a", "no token"])
+    assert set(sampling.stop_ids) == {model.eot_token_id, model.tokens.token_to_id(special)}
+    model.lm.generation_defaults["repetition_penalty"] = 1.3
+    assert model._sampling({"max_gen_toks": 3}, []).repetition_penalty == 1.3
+    assert model._sampling({"max_gen_toks": 3, "repetition_penalty": 1.1}, []).repetition_penalty == 1.1
+
+
+_PLAIN = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}[end]{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+_STRICT = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system message') }}{% endif %}"
+    "<{{ m.role }}> {{ m.content | trim }}</{{ m.role }}>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+@pytest.mark.parametrize("template", [_PLAIN, _STRICT])
+@pytest.mark.parametrize("ending", ["", " ", "\n", "  \n "])
+def test_conversations_end_as_those_of_hf(
+    tmp_path: Path, template: str, ending: str, rng: random.Random
+) -> None:
+    """With the beginning of an answer, or open at the end of the last message."""
+    tokenizer = Tokenizer.train([" ".join(WORDS)] * 3, kind="bpe", vocab_size=300)
+    config = GPT2Config(vocab_size=tokenizer.vocab_size, max_seq_len=48, dim=24, n_layers=1, n_heads=3)
+    save_model(sharpened(config), tmp_path / "chat", tokenizer=tokenizer)
+    (tmp_path / "chat" / "chat_template.jinja").write_text(template)
+    ours = WordloomLM(str(tmp_path / "chat"), device="cpu")
+    theirs = HFLM(pretrained=str(tmp_path / "chat"), device="cpu", dtype="float32")
+    history = [
+        {"role": "system", "content": text(rng, 4)},
+        {"role": "user", "content": text(rng, 6)},
+        {"role": "assistant", "content": text(rng, 6) + ending},
+    ]
+    for count, prompt in ((2, True), (3, False)):
+        expected = theirs.apply_chat_template(history[:count], add_generation_prompt=prompt)
+        assert ours.apply_chat_template(history[:count], add_generation_prompt=prompt) == expected
+
+
 def test_an_empty_prompt_is_the_token_before_texts(folder: Path) -> None:
     ours = WordloomLM(str(folder), device="cpu")
     (answer,) = ours.generate_until(requests_of("generate_until", [("", {"until": [], "max_gen_toks": 5})]))
@@ -174,8 +251,11 @@ def test_the_command(
     assert capsys.readouterr().err.splitlines()[-1].startswith("wordloom: nowhere")
 
 
-def test_a_recurrent_model_has_no_limit(tmp_path: Path, rng: random.Random) -> None:
+@pytest.mark.parametrize("starts", [False, True])
+def test_a_recurrent_model_has_no_limit(tmp_path: Path, rng: random.Random, starts: bool) -> None:
+    """One end token stands before a text, whether the model was trained to read it there or not."""
     tokenizer = Tokenizer.train([" ".join(WORDS)], kind="byte")
+    tokenizer = tokenizer.with_start(eos=True) if starts else tokenizer
     config = RNNConfig(vocab_size=tokenizer.vocab_size, dim=9, hidden_dim=11, n_layers=1, cell="gru")
     save_model(sharpened(config), tmp_path / "rnn", tokenizer=tokenizer)
     model = WordloomLM(str(tmp_path / "rnn"), device="cpu")

@@ -36,6 +36,7 @@ class Hub(BaseHTTPRequestHandler):
     made: list[dict[str, Any]]
     commits: list[str]
     refuses: int = 0
+    refuses_new: int = 0  # repositories
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -62,6 +63,8 @@ class Hub(BaseHTTPRequestHandler):
         body, hub = self._body(), f"http://{self.headers['host']}"
         if self.refuses:
             self._answer({"error": "no"}, self.refuses)
+        elif self.path == "/api/repos/create" and self.refuses_new:
+            self._answer({"error": "this token makes no repositories"}, self.refuses_new)
         elif self.path == "/api/repos/create":
             exists = bool(self.made)
             self.made.append(json.loads(body))
@@ -131,7 +134,7 @@ def test_a_card_says_what_the_folder_says(run: Path, tmp_path: Path) -> None:
     scores = tmp_path / "blimp.json"
     signature = "accuracy|text:12|by:likelihood|v:1"
     score = {"name": "accuracy", "value": 0.625, "interval": [0.6, 0.65], "signature": signature}
-    scores.write_text(json.dumps({"task": "minimal_pairs", "scores": [score]}))
+    scores.write_text(json.dumps({"task": "minimal_pairs", "data": ["blimp", "a b.txt"], "scores": [score]}))
     text = model_card(run, licence="apache-2.0", languages=["en", "de"], scores=[scores])
     card = ModelCard(text)
     assert card.data.license == "apache-2.0"
@@ -140,12 +143,20 @@ def test_a_card_says_what_the_folder_says(run: Path, tmp_path: Path) -> None:
     assert card.data.tags == ["wordloom", "llama"]
     found = {each.metric_type: each for each in card.data.eval_results}
     assert found["accuracy"].metric_value == 0.625
+    assert (found["accuracy"].dataset_name, found["accuracy"].dataset_type) == (
+        "blimp, a b.txt",
+        "blimp-a-b.txt",
+    )
+    assert (found["loss"].dataset_name, found["loss"].dataset_type) == ("validation part", "validation-part")
     assert found["accuracy"].metric_args == {"signature": signature}
     last = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
     assert last["kind"] == "evaluate"
     assert found["loss"].metric_value == last["loss"]
     assert found["loss"].metric_args == {"signature": last["signature"]}
-    assert "| accuracy | 0.625 | 0.6 to 0.65 | `accuracy\\|text:12\\|by:likelihood\\|v:1` |" in text
+    assert (
+        "| blimp, a b.txt | accuracy | 0.625 | 0.6 to 0.65 | `accuracy\\|text:12\\|by:likelihood\\|v:1` |"
+        in text
+    )
     assert "[model]" in text
     assert "[result]" not in text
     assert "to be filled in" not in text.partition("## Data")[0].lower()
@@ -154,6 +165,31 @@ def test_a_card_says_what_the_folder_says(run: Path, tmp_path: Path) -> None:
 
 def write_name(run: Path) -> str:
     return str(run.parent / "corpus.jsonl")
+
+
+@pytest.mark.parametrize("metric", ["loss", "accuracy"])
+def test_a_card_has_the_scores_of_the_weights_that_were_kept(run: Path, tmp_path: Path, metric: str) -> None:
+    folder = shutil.copytree(run, tmp_path / "best")
+    recipe = tomllib.loads((run / "recipe.toml").read_text())
+    recipe["train"] |= {"keep_best": True, "best_metric": metric}
+    (folder / "recipe.toml").write_text(tomli_w.dumps(recipe))
+    values = [(2, 2.0, 0.5), (4, 1.5, 0.75), (6, 1.5, 0.75), (8, 3.0, 0.25)]
+    lines = [
+        {"kind": "evaluate", "step": step, "loss": loss, "accuracy": accuracy, "signature": f"of {step}"}
+        for step, loss, accuracy in values
+    ]
+    log = [{"kind": "train", "step": 8, "tokens": 800}, {"kind": "evaluate", "step": 1}, *lines]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
+    text = model_card(folder)
+    found = {each.metric_type: each for each in ModelCard(text).data.eval_results}
+    assert (found["loss"].metric_value, found["accuracy"].metric_value) == (1.5, 0.75)
+    assert found["loss"].metric_args == {"signature": "of 4"}
+    assert "The best weights of a run, of step 4. The recipe" in text
+
+
+def test_a_card_of_the_working_directory(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run)
+    assert '    wordloom generate mine --prompt "' in model_card(".")
 
 
 def test_a_card_names_its_own_folder_for_a_tokenizer_of_elsewhere(run: Path, tmp_path: Path) -> None:
@@ -212,6 +248,10 @@ def test_the_commands(run: Path, hub: tuple[str, type[Hub]], tmp_path: Path) -> 
     assert server.files == {name: (folder / name).read_bytes() for name in names}
     assert pushing(folder, "me/mine", "--message", "again", "--endpoint", address).returncode == 0
     assert server.commits[-1] == "again"
+    assert "visibility" not in server.made[1]  # an organisation may have its own default
+    server.refuses_new = 403
+    assert pushing(folder, "me/mine", "--message", "once more", "--endpoint", address).returncode == 0
+    assert server.commits[-1] == "once more"
 
 
 def test_a_hub_that_refuses_or_is_not_there_is_one_line(
@@ -289,11 +329,15 @@ def test_only_the_files_of_the_model_are_uploaded(run: Path, tmp_path: Path) -> 
     (folder / "README.md").write_text(text)
     for name in ("corpus.txt", "notes.json", "runs.lock", ".env"):
         (folder / name).write_text("secret")
+    for name in (".wordloom-writing-1", "old/.wordloom-discarded"):  # that a kill left
+        (folder / name).mkdir(parents=True)
+        (folder / name / "model.safetensors").write_text("half")
+    (folder / "model_config.json").write_text("{}")
     (folder / "link").symlink_to("/etc/passwd")
     uploads, others = files_to_push(folder)
     assert {each.name for each in uploads} == {
         "README.md", "config.json", "generation_config.json", "model.safetensors", "recipe.toml",
-        "tokenizer.json", "tokenizer_config.json",
+        "tokenizer.json", "tokenizer_config.json", "model_config.json",
     }  # fmt: skip
     assert others == ["corpus.txt", "link", "notes.json"]
     assert "notes.json" in {each.name for each in files_to_push(folder, ["notes*"])[0]}
@@ -315,6 +359,6 @@ def test_only_the_files_of_the_model_are_uploaded(run: Path, tmp_path: Path) -> 
 ])  # fmt: skip
 def test_scores_that_are_none_are_refused(run: Path, tmp_path: Path, score: dict[str, Any]) -> None:
     path = tmp_path / "scores.json"
-    path.write_text(json.dumps({"task": "text", "scores": [score]}))
+    path.write_text(json.dumps({"task": "text", "data": [], "scores": [score]}))
     with pytest.raises(DataError, match="holds no scores"):
         model_card(run, scores=[path])

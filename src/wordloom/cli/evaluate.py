@@ -175,7 +175,12 @@ def command(
     scores = replace(scores, notes=(*notes, *scores.notes))
     seconds = time.perf_counter() - began
     if json:
-        facts = {"checkpoint": str(checkpoint), "task": evaluation.name, "seconds": round(seconds, 3)}
+        facts = {
+            "checkpoint": str(checkpoint),
+            "task": evaluation.name,
+            "data": sources or [],
+            "seconds": round(seconds, 3),
+        }
         print(json_module.dumps({**facts, **scores.as_dict()}, ensure_ascii=False))
     else:
         print_scores(Console(), scores, seconds)

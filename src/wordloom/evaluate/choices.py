@@ -57,7 +57,7 @@ def choices(
             asked.append(row)
             if row.answer is None:
                 raise EvaluationError(f"{row.place}: has no answer, which scoring needs; give it one")
-            for context, choice in row.pairs:
+            for context, choice in _pairs(row):
                 yield len(asked) - 1, reader.stretch(*_joined(context, choice), place=row.place)
 
     right = right_per_character = 0
@@ -68,7 +68,7 @@ def choices(
         check_finite(nats)
         is_right = int(nats.argmin()) == row.answer
         right += is_right
-        lengths = np.array([len(choice) for _, choice in row.pairs])
+        lengths = np.array([len(choice) for _, choice in _pairs(row)])
         right_per_character += int((nats / lengths).argmin()) == row.answer
         if progress is not None:
             progress(is_right)
@@ -88,6 +88,18 @@ def choices(
         tuple(notes),
         {"chance": chance},
     )
+
+
+def _pairs(row: ChoiceRow) -> tuple[tuple[str, str], ...]:
+    """Return the contexts and the texts that are scored.
+
+    Words that all choices continue belong to the context, so that they do not count as characters of a
+    choice.
+    """
+    if row.beginning and not row.continuation:
+        context = f"{row.context} {row.beginning}".strip()
+        return tuple((context, choice) for choice in row.choices)
+    return row.pairs
 
 
 def _joined(context: str, choice: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ import numpy as np
 from wordloom.data import records
 from wordloom.errors import DataError, EvaluationError, position
 from wordloom.evaluate.continuations import ContinuationReader
+from wordloom.evaluate.forward import check_finite
 from wordloom.evaluate.likelihood import likelihoods
 from wordloom.evaluate.score import (
     RatioStatistics,
@@ -83,6 +84,7 @@ def lambada(
     for _, likelihood in likelihoods(model, stretches, batch_size=rows, greedy=True):
         assert likelihood.greedy is not None
         right = bool(likelihood.greedy.all())
+        check_finite(likelihood.nats)
         nats.append(float(likelihood.nats.sum()))
         hits += right
         if progress is not None:

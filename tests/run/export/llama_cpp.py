@@ -1,7 +1,8 @@
 """Answer requests with llama.cpp: a script that takes a GGUF file, and reads and writes JSON lines.
 
 A request is ``{"text": ..., "special": bool}`` for the ids of a text, or ``{"tokens": [...], "n": int}`` for
-``n`` greedy tokens after a prompt, with the log-probabilities of the likeliest tokens at each step.
+``n`` greedy tokens after a prompt, with the log-probabilities of the likeliest tokens at each step, or
+``{"messages": [...]}`` for the prompt of a conversation.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ def main(path: str, context: int) -> None:
         given = json.loads(line)
         if "text" in given:
             answer: Any = ask("tokenize", content=given["text"], add_special=given["special"])["tokens"]
+        elif "messages" in given:
+            answer = ask("apply-template", messages=given["messages"])["prompt"]
         else:
             done = ask(
                 "completion", prompt=given["tokens"], n_predict=given["n"], temperature=-1, n_probs=TOP,

@@ -22,6 +22,9 @@ from wordloom.models import GPT2Config, GPTConfig, LlamaConfig, RNNConfig, build
 from wordloom.run.export.gguf import export_gguf
 from wordloom.run.export.gguf_tokenizer import tokenizer_fields
 from wordloom.text import Tokenizer
+from wordloom.text.chat.encoding import template_of
+from wordloom.text.chat.message import Message
+from wordloom.text.chat.template import shipped_source
 from wordloom.weights import save_model
 
 WORDS = [
@@ -162,6 +165,34 @@ def test_llama_cpp_gives_our_ids(kind: str, data: Path, tmp_path: Path, rng: ran
     for text, found in zip(texts, answers, strict=True):
         expected = tokenizer.encode_ids(text, specials="text")
         assert found == [tokenizer.bos_id] * tokenizer.adds_bos + expected, text
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte", "char"])
+@pytest.mark.parametrize("template", ["plain", "chatml", "llama2", "alpaca"])
+def test_llama_cpp_writes_our_prompts(template: str, kind: str, tmp_path: Path, rng: random.Random) -> None:
+    """A tokenizer without bos writes none; llama.cpp would take its token 11."""
+    tokenizer = tokenizer_of(kind, rng)
+    assert tokenizer.bos_id is None
+    config = LlamaConfig(
+        vocab_size=tokenizer.vocab_size, max_seq_len=64, n_layers=1, dim=16, n_heads=2, hidden_dim=20
+    )
+    save(tmp_path / "model", config, tokenizer, rng)
+    (tmp_path / "model" / "chat_template.jinja").write_text(shipped_source(template))
+    done = export_gguf(tmp_path / "model", tmp_path / "model.gguf", kind="f32")
+    messages = [
+        ("user", "the cat"),
+        ("assistant", "ran"),
+        ("user", "on a Mat"),
+        ("assistant", "the"),
+        ("user", "a"),
+    ]
+    if rng.random() < 0.5:
+        messages.insert(0, ("system", "likes cats"))
+    given = [{"role": role, "content": content} for role, content in messages]
+    (prompt,) = llama_cpp(done.path, [{"messages": given}])
+    ours = template_of(Tokenizer.from_pretrained(tmp_path / "model"))
+    expected = ours.render([Message(role, content) for role, content in messages], prompt=True).text
+    assert prompt == expected
 
 
 def test_a_sentencepiece_tokenizer_that_changes_texts_is_refused(data: Path, tmp_path: Path) -> None:

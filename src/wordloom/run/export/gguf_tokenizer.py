@@ -63,8 +63,14 @@ def tokenizer_fields(tokenizer: Tokenizer, vocab_size: int) -> dict[str, Any]:
         **{f"ggml.{role}_token_id": index for role, index in roles.items() if index is not None},
         "ggml.add_bos_token": tokenizer.adds_bos,
         "ggml.add_eos_token": False,
-        **({"chat_template": template} if (template := tokenizer.chat_template) else {}),
+        **({"chat_template": _chat_template(tokenizer)} if tokenizer.chat_template else {}),
     }
+
+
+def _chat_template(tokenizer: Tokenizer) -> str:
+    """Return the chat template for llama.cpp, which takes token 11 for the bos of a tokenizer without one."""
+    without = "{%- set bos_token = '' -%}" if tokenizer.bos_id is None else ""
+    return f"{without}{tokenizer.chat_template}"
 
 
 def _byte_level(tokenizer: Tokenizer, definition: Definition) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from wordloom.data.sets.fetch import files_of, names_dataset
 from wordloom.errors import CheckpointError, DataError
 from wordloom.models import TaskConfig, body_config, context_limit, family_of, skeleton
 from wordloom.recipe import Recipe
+from wordloom.recipe.training import HIGHER
 from wordloom.run.checkpoint.kinds import KINDS, kind_of
 from wordloom.run.checkpoint.loaders import Checkpoint, read_checkpoint
 from wordloom.run.models.sentence_folder import pooling_of
@@ -64,7 +65,7 @@ def model_card(
     CheckpointError without the package huggingface_hub.
     """
     checkpoint = read_checkpoint(folder)
-    found = [*_scores_of_run(checkpoint), *_scores_of_files(scores)]
+    found = [*_scores_of_run(checkpoint), *_scores_of_files(checkpoint, scores)]
     parts = [
         _metadata(checkpoint, licence, languages, found),
         f"# {checkpoint.folder.resolve().name}",
@@ -97,7 +98,7 @@ def _metadata(
     results = [
         EvalResult(
             task_type=pipeline,
-            dataset_type=each["data"],
+            dataset_type=re.sub(r"[^\w./-]+", "-", each["data"]),
             dataset_name=each["data"],
             metric_type=each["name"],
             metric_value=each["value"],
@@ -159,9 +160,8 @@ def _about(checkpoint: Checkpoint) -> str:
 
 def _use(checkpoint: Checkpoint) -> str:
     name = checkpoint.folder.resolve().name
-    path = shlex.quote(str(checkpoint.folder))
-    command = kind_of(checkpoint).command_for(checkpoint).replace(path, shlex.quote(name))
-    lines = [f"    {command}"]
+    command = kind_of(checkpoint).next_command(shlex.quote(name), checkpoint)
+    lines = [f"    wordloom {command}"]
     lines += [
         "",
         "```python",
@@ -217,11 +217,13 @@ def _counted(part: Mapping[str, Any]) -> str:
 
 def _training(checkpoint: Checkpoint) -> str:
     lines = []
-    last = _last_line(checkpoint.folder / "metrics.jsonl", "train")
+    last = _last_line(checkpoint, "train")
     if last is not None:
-        seen = f", {last['tokens']:,} tokens" if isinstance(last.get("tokens"), int) else ""
+        best = _best_step(checkpoint)
+        steps = f"{last['step']:,} steps" if best is None else f"the best weights of a run, of step {best:,}"
+        seen = f", {last['tokens']:,} tokens" if isinstance(last.get("tokens"), int) and best is None else ""
         lines.append(
-            f"{last['step']:,} steps{seen}. The recipe, with which `wordloom train` repeats the run:"
+            f"{steps[0].upper()}{steps[1:]}{seen}. The recipe, with which `wordloom train` repeats the run:"
         )
     recipe = checkpoint.folder / "recipe.toml"
     if not recipe.exists():
@@ -240,10 +242,13 @@ def _evaluation(scores: Sequence[Mapping[str, Any]]) -> str:
         return FILL_IN.format("scores, such as those of `wordloom evaluate FOLDER --json`")
     rows = []
     for each in scores:
-        signature = _cell(each["signature"])
-        interval = _interval(each.get("interval"))
-        rows.append(f"| {_cell(each['name'])} | {_number(each['value'])} | {interval} | `{signature}` |")
-    return "\n".join(["| score | value | 95 % interval | signature |", "|---|---:|---|---|", *rows])
+        cells = (
+            *(_cell(each["data"]), _cell(each["name"]), _number(each["value"])),
+            *(_interval(each.get("interval")), f"`{_cell(each['signature'])}`"),
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    headings = "| data | score | value | 95 % interval | signature |\n|---|---|---:|---|---|"
+    return "\n".join([headings, *rows])
 
 
 def _cell(text: str) -> str:
@@ -262,25 +267,46 @@ def _interval(interval: Sequence[float] | None) -> str:
 # -- scores ------------------------------------------------------------------------------------------------
 
 
-def _last_line(path: Path, kind: str) -> dict[str, Any] | None:
-    """Return the last line of this ``kind`` in a log; None without one."""
-    if not path.exists():
-        return None
-    for text in reversed(path.read_text(encoding="utf-8", errors="replace").splitlines()):
+def _lines(checkpoint: Checkpoint, kind: str) -> list[dict[str, Any]]:
+    """Return the lines of this ``kind`` in the log of a run."""
+    path, found = checkpoint.folder / "metrics.jsonl", []
+    for text in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         with suppress(ValueError):  # a kill can cut a line
             line = json.loads(text)
             if isinstance(line, dict) and line.get("kind") == kind:
-                return line
-    return None
+                found.append(line)
+    return found
+
+
+def _last_line(checkpoint: Checkpoint, kind: str) -> dict[str, Any] | None:
+    return next(reversed(_lines(checkpoint, kind)), None)
+
+
+def _best_step(checkpoint: Checkpoint) -> int | None:
+    """Return the step whose weights a finished run with ``train.keep_best`` keeps; None without one."""
+    settings = None if checkpoint.recipe is None else checkpoint.recipe.train
+    if settings is None or not settings.keep_best:
+        return None
+    metric = settings.best_metric
+    scores = {line["step"]: line[metric] for line in _lines(checkpoint, "evaluate") if metric in line}
+    known = {step: score for step, score in scores.items() if not math.isnan(score)}
+    if not known:
+        return None
+    return (max if metric in HIGHER else min)(known, key=lambda step: known[step])  # the first of equal ones
+
+
+def _validation_of(checkpoint: Checkpoint) -> str:
+    held_out = getattr(checkpoint.recipe and checkpoint.recipe.data, "validation", None)
+    return held_out if isinstance(held_out, str) and names_dataset(held_out) else "validation part"
 
 
 def _scores_of_run(checkpoint: Checkpoint) -> list[dict[str, Any]]:
-    """Return the scores of the last evaluation in training, which are of its validation part."""
-    last = _last_line(checkpoint.folder / "metrics.jsonl", "evaluate")
-    held_out = getattr(checkpoint.recipe and checkpoint.recipe.data, "validation", None)
-    data = held_out if isinstance(held_out, str) and names_dataset(held_out) else "validation part"
-    if last is None:
+    """Return the scores in training of the weights in the folder, which are of its validation part."""
+    best = _best_step(checkpoint)
+    lines = [line for line in _lines(checkpoint, "evaluate") if best in (None, line["step"])]
+    if not lines:
         return []
+    last, data = lines[-1], _validation_of(checkpoint)
     values = {
         name: value for name, value in last.items() if name not in ("kind", "step", "seconds", "signature")
     }
@@ -301,17 +327,17 @@ def _check_score(score: Mapping[str, Any]) -> None:
         raise ValueError("a name or a signature is no text")
 
 
-def _scores_of_files(paths: Sequence[str | Path]) -> list[dict[str, Any]]:
+def _scores_of_files(checkpoint: Checkpoint, paths: Sequence[str | Path]) -> list[dict[str, Any]]:
     """Return the scores in files of ``wordloom evaluate --json``."""
     found = []
     for path in paths:
         try:
             printed = json.loads(Path(path).read_text(encoding="utf-8"))
-            task = printed["task"]
+            data = ", ".join(map(str, printed["data"])) or _validation_of(checkpoint)
             for score in printed["scores"]:
                 one = {key: score[key] for key in ("name", "value", "interval", "signature")}
                 _check_score(one)
-                found.append(one | {"data": str(task)})
+                found.append(one | {"data": data})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"'{path}' holds no scores ({error}); give a file that `wordloom evaluate --json` wrote"

@@ -18,8 +18,9 @@ _OF_A_MODEL = (
     *("config.json", "generation_config.json", "recipe.toml", "vocabulary.json", "average.json"),
     *("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "merges.txt", "encoder.json"),
-    *("vocab.bpe", "chat_template.jinja", "adapter_config.json", "adapter_model.bin"),
+    *("tokenizer.model", "spiece.model", "spm.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt"),
+    *("merges.txt", "encoder.json", "vocab.bpe", "chat_template.jinja"),
+    *("adapter_config.json", "adapter_model.bin", "model_config.json"),
     *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),
     *("*.gguf", "*.onnx", "*.onnx.data", NAME, "LICENSE*", "LICENCE*", "NOTICE*"),
 )
@@ -57,9 +58,11 @@ def files_to_push(folder: str | Path, also: Sequence[str] = ()) -> tuple[list[Up
         name = inside.as_posix()
         asked = [pattern for pattern in also if fnmatch.fnmatchcase(name, pattern)]
         matched.update(asked)
-        if asked or any(fnmatch.fnmatchcase(path.name, pattern) for pattern in _OF_A_MODEL):
+        is_hidden = any(part.startswith(".") for part in inside.parts)  # as are files that a kill left
+        of_model = any(fnmatch.fnmatchcase(path.name, pattern) for pattern in _OF_A_MODEL)
+        if asked or (of_model and not is_hidden):
             uploads.append(Upload(name, path.stat().st_size))
-        elif name not in _LOGS and not name.endswith(".lock") and not name.startswith("."):
+        elif name not in _LOGS and not name.endswith(".lock") and not is_hidden:
             others.append(name)
     if missing := [pattern for pattern in also if pattern not in matched]:
         raise CheckpointError(
@@ -97,7 +100,7 @@ def push(
         folder: a checkpoint with its model card.
         repository: ``OWNER/NAME``; it is made if it does not exist.
         also: patterns of further files to upload.
-        private: of a new repository.
+        private: of a new repository; False leaves it to the hub, which knows the default of an organisation.
         message: of the commit.
         endpoint: the address of the hub; None: ``$HF_ENDPOINT``, or https://huggingface.co.
         token: None: ``$HF_TOKEN``, or the one that `hf auth login` kept.
@@ -115,16 +118,23 @@ def push(
         raise WordloomError("$HF_TOKEN is no token: it has a character that is not ASCII")
     api: Any = HfApi(endpoint=endpoint, token=token, library_name="wordloom")
     try:
+        refusal: HfHubHTTPError | None = None
         try:
-            api.create_repo(repository, private=private)
+            api.create_repo(repository, private=True if private else None)
         except HfHubHTTPError as error:
-            if getattr(error.response, "status_code", None) != 409:  # it exists
+            status = getattr(error.response, "status_code", None)
+            if status in (401, 402, 403):  # a token may write a repository, and not make one
+                refusal = error
+            elif status != 409:  # it exists
                 raise
-        done = api.create_commit(
-            repository,
-            [CommitOperationAdd(each.name, Path(folder) / each.name) for each in files],
-            commit_message=message or f"Upload {Path(folder).resolve().name}",
-        )
+        try:
+            done = api.create_commit(
+                repository,
+                [CommitOperationAdd(each.name, Path(folder) / each.name) for each in files],
+                commit_message=message or f"Upload {Path(folder).resolve().name}",
+            )
+        except HfHubHTTPError as error:
+            raise refusal or error from None
     except HFValidationError as error:
         raise WordloomError(f"'{repository}' is no name of a repository: {_line(error)}") from None
     except HfHubHTTPError as error:
