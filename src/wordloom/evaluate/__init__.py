@@ -9,10 +9,9 @@
 - :func:`find_answers` finds answers in texts, and :func:`answer_scores` scores them as SQuAD does.
 - :func:`bleu`, :func:`chrf` and :func:`bleu_by_length` score translations.
 - :func:`evaluate_batches` computes the loss of an objective during training.
-- :mod:`wordloom.evaluate.references` computes two baselines for bits per byte.
+- :mod:`wordloom.evaluate.baselines` computes two baselines for bits per byte.
 """
 
-from wordloom.evaluate.acceptability import acceptability
 from wordloom.evaluate.agreement import (
     GLUE,
     GlueTask,
@@ -21,7 +20,13 @@ from wordloom.evaluate.agreement import (
     glue_task,
     number_agreement,
 )
-from wordloom.evaluate.answers import (
+from wordloom.evaluate.choices import choices
+from wordloom.evaluate.classification import classification, judge
+from wordloom.evaluate.forward import evaluate_batches
+from wordloom.evaluate.lambada import Passage, lambada, passages
+from wordloom.evaluate.minimal_pairs import acceptability
+from wordloom.evaluate.perplexity import perplexity, strided_windows
+from wordloom.evaluate.question_answering import (
     Found,
     Span,
     answer_scores,
@@ -30,11 +35,6 @@ from wordloom.evaluate.answers import (
     find_answers,
     normalize_answer,
 )
-from wordloom.evaluate.choices import choices
-from wordloom.evaluate.classification import classification, judge
-from wordloom.evaluate.forward import evaluate_batches
-from wordloom.evaluate.lambada import Passage, lambada, passages
-from wordloom.evaluate.perplexity import perplexity, strided_windows
 from wordloom.evaluate.score import RatioStatistics, Score, Scores, signature
 from wordloom.evaluate.token_classification import Entity, entities, tag_agreement
 from wordloom.evaluate.translation import LengthBin, bleu, bleu_by_length, chrf

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from wordloom.data.sets.python_docs import embedded_documents
 from wordloom.evaluate import perplexity
-from wordloom.evaluate.references import KneserNey
+from wordloom.evaluate.baselines import KneserNey
 from wordloom.progress import TrainingProgress
 from wordloom.run.compare.held_out import HeldOut, byte_stream
 from wordloom.run.models.language_model import LanguageModel

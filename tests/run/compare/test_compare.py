@@ -17,7 +17,7 @@ from wordloom.cli import app
 from wordloom.data.rows.choices import choice_rows
 from wordloom.errors import CheckpointError, DataError, DeviceError, NonFiniteError, RecipeError
 from wordloom.evaluate import choices, perplexity
-from wordloom.evaluate.references import KneserNey
+from wordloom.evaluate.baselines import KneserNey
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.run import LanguageModel, load_as, train
@@ -261,7 +261,7 @@ def test_a_model_that_the_memory_does_not_hold_is_left_out(
 
 
 def test_references_need_memory(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = "wordloom.run.compare.references.psutil.virtual_memory"
+    module = "wordloom.run.compare.baselines.psutil.virtual_memory"
     one = settings(text, families=["ngram"])
     with monkeypatch.context() as full:
         full.setattr(module, lambda: SimpleNamespace(available=2**16))
@@ -321,7 +321,7 @@ def test_lzma_and_tasks_that_fail_take_nothing_else_along(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: Path
 ) -> None:
     """Too long a text for lzma is a note; a task that cannot be read now is tried again by the next call."""
-    monkeypatch.setattr("wordloom.evaluate.references._LZMA_MAX_DICTIONARY", 1000)
+    monkeypatch.setattr("wordloom.evaluate.baselines._LZMA_MAX_DICTIONARY", 1000)
 
     def unreachable(*_: Any) -> float:
         raise DataError("the network is down")

@@ -18,9 +18,10 @@ from wordloom.data import Document
 from wordloom.data.rows.minimal_pairs import MinimalPair
 from wordloom.errors import EvaluationError, RecipeError
 from wordloom.evaluate import perplexity
-from wordloom.evaluate.references import KneserNey
+from wordloom.evaluate.baselines import KneserNey
 from wordloom.models import build, config_from
 from wordloom.recipe import Recipe, load_recipe
+from wordloom.run.compare.baselines import ngram_acceptability, ngram_sample
 from wordloom.run.compare.budget import Budget, Cost, parse_amount, short
 from wordloom.run.compare.cautions import _worse_with_more
 from wordloom.run.compare.entries import (
@@ -35,7 +36,6 @@ from wordloom.run.compare.entries import (
 from wordloom.run.compare.figure import comparison_figure
 from wordloom.run.compare.held_out import HeldOut, byte_stream
 from wordloom.run.compare.measuring import prompt_of
-from wordloom.run.compare.references import ngram_acceptability, ngram_sample
 from wordloom.run.compare.result import Point, Result, Row, in_order, paired
 from wordloom.run.compare.tables import csv_of, text_of
 from wordloom.text import Tokenizer
@@ -264,7 +264,7 @@ def test_a_tokenizer_that_puts_a_space_before_a_text(
     tokenizer = Tokenizer.from_pretrained(data / "weights/stories260K/hf")
     held_out = HeldOut(documents, tokenizer, "refuse")
     assert held_out.n_bytes == sum(len(document.text.encode()) for document in documents)
-    ngram = KneserNey(order=3).fit(byte_stream(documents))
+    ngram = KneserNey(order=2).fit(byte_stream(documents))
     each = ngram.bits(stream := byte_stream(documents))
     ends = np.frombuffer(stream, dtype=np.uint8) == 0
     assert held_out.ngram_bits(ngram).sum() == pytest.approx(

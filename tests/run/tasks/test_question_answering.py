@@ -23,7 +23,7 @@ from wordloom.data.batches.framed import MarkedInputs
 from wordloom.data.batches.labelled import LabelBatch
 from wordloom.data.rows.squad import Answer, Question
 from wordloom.errors import CheckpointError, DataError, RecipeError
-from wordloom.evaluate.answers import Found, Span
+from wordloom.evaluate.question_answering import Found, Span
 from wordloom.objectives import question_answering
 from wordloom.run import TextClassifier, load_as, train
 from wordloom.run.models.heads.question_answering import QuestionAnswerer

@@ -16,7 +16,7 @@ from wordloom.data.rows.squad import Question, asked
 from wordloom.data.rows.tagged import has_words, tagged_texts
 from wordloom.data.rows.texts import PlacedText, placed_texts
 from wordloom.errors import DataError
-from wordloom.evaluate.answers import Found
+from wordloom.evaluate.question_answering import Found
 from wordloom.run.checkpoint.loaders import ColumnNames, Request
 from wordloom.run.models.heads.classification import Prediction
 from wordloom.run.models.heads.multiple_choice import Choice

@@ -23,12 +23,12 @@ from wordloom.errors import CheckpointError, DataError, DeviceError, WordloomErr
 from wordloom.inspect.figures import load_matplotlib
 from wordloom.progress import TrainingProgress
 from wordloom.recipe.data import CausalData
+from wordloom.run.compare.baselines import LZMA, ngram_task, reference
 from wordloom.run.compare.cautions import cautions
 from wordloom.run.compare.entries import NGRAM, Entry
 from wordloom.run.compare.held_out import Floats
 from wordloom.run.compare.kept import keep, kept
 from wordloom.run.compare.measuring import Measured, measured, task_score
-from wordloom.run.compare.references import LZMA, ngram_task, reference
 from wordloom.run.compare.report import write_report
 from wordloom.run.compare.result import Result, Row, entry_row, in_order, paired
 from wordloom.run.compare.runs import Run, train_run

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from wordloom.data import Document
 from wordloom.errors import EvaluationError
+from wordloom.evaluate.baselines import KneserNey, lzma_bits_per_byte
 from wordloom.evaluate.perplexity import BLOCK_TOKENS, perplexity
 from wordloom.evaluate.reading import Reader, ReadText, Recovered
-from wordloom.evaluate.references import KneserNey, lzma_bits_per_byte
 from wordloom.evaluate.score import MIN_UNITS, RatioStatistics
 from wordloom.text import Specials, Tokenizer
 

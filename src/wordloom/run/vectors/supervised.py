@@ -10,8 +10,8 @@ from wordloom.data.shards.prepare import SEGMENT
 from wordloom.data.shards.segments import Cutter
 from wordloom.run.vectors.vector_run import VectorRun, check_memory
 from wordloom.vectors import save_fasttext
+from wordloom.vectors.fasttext.classifier_trainer import SupervisedTrainer, cut_lines
 from wordloom.vectors.fasttext.labelled_text import LabelledVocabulary
-from wordloom.vectors.fasttext.trainer import SupervisedTrainer, cut_lines
 
 
 class SupervisedRun(VectorRun):

@@ -9,7 +9,7 @@ from fastapi import Request as HttpRequest
 from fastapi.responses import Response
 from pydantic import Field
 
-from wordloom.evaluate.answers import Span
+from wordloom.evaluate.question_answering import Span
 from wordloom.run.models.heads.question_answering import QuestionAnswerer
 from wordloom.serve.api.computing import ChosenModel, compute, field_errors
 from wordloom.serve.api.fields import Body, Passage, Text

@@ -18,8 +18,8 @@ from wordloom.data.batches.spans import AnswerWindows, question_windows
 from wordloom.data.rows.squad import Question, questions
 from wordloom.errors import RecipeError
 from wordloom.evaluate import Scores
-from wordloom.evaluate.answers import Found, answer_scores, find_answers
 from wordloom.evaluate.forward import row_outputs
+from wordloom.evaluate.question_answering import Found, answer_scores, find_answers
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.objectives import answer_loss
 from wordloom.recipe import Recipe

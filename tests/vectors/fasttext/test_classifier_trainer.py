@@ -15,8 +15,8 @@ from tests.vectors.fasttext import twin as plain_supervised
 
 from wordloom.errors import NonFiniteError, VectorError
 from wordloom.vectors import FastTextClassifier, load_fasttext, save_fasttext
+from wordloom.vectors.fasttext.classifier_trainer import SupervisedTrainer, cut_lines
 from wordloom.vectors.fasttext.labelled_text import LabelledVocabulary
-from wordloom.vectors.fasttext.trainer import SupervisedTrainer, cut_lines
 from wordloom.vectors.word2vec.layout import Tables
 
 LOSSES = ("softmax", "ns", "hs", "ova")
@@ -110,7 +110,7 @@ def test_the_kernel_follows_its_numpy_twin(loss: str, rows: dict[str, Any], dete
 def test_deterministic_training_has_the_same_bits_on_any_number_of_threads(
     loss: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wordloom.vectors.fasttext.trainer.JOB", 500)
+    monkeypatch.setattr("wordloom.vectors.fasttext.classifier_trainer.JOB", 500)
     results = []
     for threads in (1, 2, 4):
         made = trainer(

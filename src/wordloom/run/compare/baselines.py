@@ -13,7 +13,7 @@ from wordloom.data import Document
 from wordloom.data.rows.minimal_pairs import MinimalPair, minimal_pairs
 from wordloom.data.sets.fetch import files_of
 from wordloom.errors import CheckpointError, DataError
-from wordloom.evaluate.references import KneserNey
+from wordloom.evaluate.baselines import KneserNey
 from wordloom.run.compare.entries import NGRAM
 from wordloom.run.compare.held_out import Floats, HeldOut, byte_stream
 from wordloom.run.compare.kept import keep, kept

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wordloom.errors import DataError
-from wordloom.evaluate import references
-from wordloom.evaluate.references import KneserNey, join_documents, lzma_bits_per_byte
+from wordloom.evaluate import baselines
+from wordloom.evaluate.baselines import KneserNey, join_documents, lzma_bits_per_byte
 
 SMALL = b"the cat sat on the mat; the cat ate the rat and the bat. abracadabra, a cat on a mat sat. " * 2
 
@@ -198,8 +198,8 @@ def test_what_cannot_be_measured_is_said() -> None:
             measure(b"")
 
 
-def test_the_references_need_no_torch() -> None:
+def test_the_baselines_need_no_torch() -> None:
     # Run by its path: the package around it may hold what does need torch.
     code = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='m'); print('torch' in sys.modules)"
-    command = [sys.executable, "-c", code, references.__file__]
+    command = [sys.executable, "-c", code, baselines.__file__]
     assert subprocess.run(command, capture_output=True, check=True).stdout == b"False\n"
