@@ -117,13 +117,15 @@ class Block(nn.Module):
         super().__init__()
         c = config
         self.dropout = c.dropout
-        share = dropout_or(c.attention_dropout, c.dropout)
+        attention_dropout = dropout_or(c.attention_dropout, c.dropout)
         self.attention: Attention
         if c.global_projections and pattern is not None:
-            self.attention = LongformerAttention(dim=c.dim, n_heads=c.n_heads, dropout=share, pattern=pattern)
+            self.attention = LongformerAttention(
+                dim=c.dim, n_heads=c.n_heads, dropout=attention_dropout, pattern=pattern
+            )
         else:
             self.attention = Attention(
-                dim=c.dim, n_heads=c.n_heads, bias=True, dropout=share, pattern=pattern
+                dim=c.dim, n_heads=c.n_heads, bias=True, dropout=attention_dropout, pattern=pattern
             )
         self.attention_norm = LayerNorm(c.dim, eps=c.norm_eps)
         self.feed_forward = FeedForward(dim=c.dim, hidden_dim=c.ffn_dim, activation=c.activation)

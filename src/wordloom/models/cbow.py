@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from wordloom.models.checks import check_settings, fills_everything
 from wordloom.nn import FeedForward, LayerNorm, Swish
 from wordloom.nn.cache import RecurrentCache
+from wordloom.nn.context_means import context_means
 from wordloom.nn.dropout import dropout
 from wordloom.nn.head import Head
 
@@ -112,101 +113,20 @@ class CBOW(nn.Module):
         of one document, which begins where ``positions`` is 0; without positions, where the number changes.
         """
         x = self.token_embedding(tokens)  # [B, T, D]
-        before = _tokens_before(tokens, positions, documents, attend, cache)  # [B, T]
-        order = None
-        if attend is not None:  # padding goes behind the tokens
-            order = attend.logical_not().long().argsort(dim=1, stable=True)  # [B, T]
-            x, before = _at(x, order), before.gather(1, order)
-        if cache is None:
-            x = window_means(x, before, self.config.window)  # [B, T, D]
-        else:
-            x, before = self._behind_cached(x, before, cache)  # [B, window - 1 + T, D], [B, window - 1 + T]
-            cache.layer(0).state = _last(x, before, self.config.window - 1, attend)
+        x = context_means(
+            x, self.config.window, positions=positions, documents=documents, attend=attend, cache=cache
+        )
+        if cache is not None:
             cache.advance(tokens, attend)
-            x = window_means(x, before, self.config.window)[:, self.config.window - 1 :]  # [B, T, D]
-        if order is not None:
-            x = _at(x, order.argsort(dim=1))
         x = dropout(x, self.config.dropout, self.training)
         for block in self.blocks:
             x = block(x)
         return self.final_norm(x)
 
-    def _behind_cached(self, x: Tensor, before: Tensor, cache: RecurrentCache) -> tuple[Tensor, Tensor]:
-        """Put the last ``window`` - 1 tokens of each row in front of ``x`` [B, T, D] and ``before`` [B, T].
-
-        There are zeros where a row has fewer tokens.
-        """
-        B, _, D = x.shape
-        state = cache.layer(0).state
-        if state is None:
-            state = x.new_zeros(B, self.config.window - 1, D), before.new_zeros(B, self.config.window - 1)
-        return torch.cat([state[0].to(x), x], dim=1), torch.cat([state[1], before], dim=1)
-
-    def forward(self, tokens: Tensor, **where: Tensor | RecurrentCache | None) -> Tensor:
+    def forward(self, tokens: Tensor, **keywords: Tensor | RecurrentCache | None) -> Tensor:
         """tokens [B, T] -> logits [B, T, V]; keywords as in :meth:`hidden`."""
-        return self.lm_head(self.hidden(tokens, **where))  # type: ignore[arg-type]
+        return self.lm_head(self.hidden(tokens, **keywords))  # type: ignore[arg-type]
 
     def new_cache(self, batch: int, length: int) -> RecurrentCache:
         """Return an empty cache for ``batch`` rows; its size does not depend on their ``length``."""
         return RecurrentCache(n_layers=1, batch=batch)
-
-
-def window_means(x: Tensor, before: Tensor, window: int) -> Tensor:
-    """x [B, T, D] -> [B, T, D], means of the last ``window`` vectors up to each place.
-
-    ``before`` [B, T] is how many vectors of its text stand before a place; a mean holds none of other texts.
-    Sums over 1, 2, 4, ... vectors make those over any number, so the cost grows with the logarithm of
-    ``window``.
-    """
-    sums, size = x, 1  # of the last ``size`` vectors
-    total, taken = torch.zeros_like(x), 0
-    while size <= window:
-        if window & size:
-            total = total + _shifted(sums, before, taken)
-            taken += size
-        if 2 * size <= window:
-            sums = sums + _shifted(sums, before, size)
-        size *= 2
-    return total / (before + 1).clamp(max=window)[..., None].to(x.dtype)
-
-
-def _shifted(x: Tensor, before: Tensor, by: int) -> Tensor:
-    """x [B, T, D] moved ``by`` places to later ones; zero where that place is in another text."""
-    if by == 0:
-        return x
-    moved = torch.cat([torch.zeros_like(x[:, :by]), x[:, :-by]], dim=1)[:, : x.shape[1]]
-    return moved * (before >= by)[..., None].to(x.dtype)
-
-
-def _last(x: Tensor, before: Tensor, count: int, attend: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the last ``count`` tokens of each row, [B, count, D] and [B, count], without padding behind."""
-    if attend is None:
-        return x[:, x.shape[1] - count :], before[:, before.shape[1] - count :]
-    places = attend.sum(1, keepdim=True) + torch.arange(count, device=x.device)  # [B, count]
-    return _at(x, places), before.gather(1, places)
-
-
-def _at(x: Tensor, places: Tensor) -> Tensor:
-    """x [B, T, D] -> [B, n, D], the vectors at ``places`` [B, n]."""
-    return x.gather(1, places[..., None].expand(*places.shape, x.shape[2]))
-
-
-def _tokens_before(
-    tokens: Tensor,
-    positions: Tensor | None,
-    documents: Tensor | None,
-    attend: Tensor | None,
-    cache: RecurrentCache | None,
-) -> Tensor:
-    """[B, T], the number of tokens of the same text before each token."""
-    B, T = tokens.shape
-    if documents is not None and positions is not None:
-        return positions.expand(B, T)
-    index = torch.arange(T, device=tokens.device).expand(B, T)
-    if documents is not None:
-        changes = torch.ones_like(tokens, dtype=torch.bool)
-        changes[:, 1:] = documents[:, 1:] != documents[:, :-1]
-        return index - torch.where(changes, index, 0).cummax(dim=1).values
-    if attend is not None:
-        index = attend.long().cumsum(1) - attend.long()
-    return index if cache is None else index + cache.lengths.to(tokens.device)[:, None]

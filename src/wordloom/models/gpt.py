@@ -144,8 +144,10 @@ class GPT(nn.Module):
         cache: KeyValueCache | None = None,
     ) -> Tensor:
         """tokens [B, T] -> [B, T, D], the vectors that ``lm_head`` reads."""
-        own, visibility = positions_and_visibility(tokens, attend=attend, documents=documents, cache=cache)
-        positions = positions_within(own if positions is None else positions, self.config.max_seq_len)
+        default, visibility = positions_and_visibility(
+            tokens, attend=attend, documents=documents, cache=cache
+        )
+        positions = positions_within(default if positions is None else positions, self.config.max_seq_len)
         x = self.token_embedding(tokens)  # [B, T, D]
         x = dropout(x + self.position_vectors(positions).to(x.dtype), self.embedding_dropout, self.training)
         for i, block in enumerate(self.blocks):
@@ -163,9 +165,9 @@ class GPT(nn.Module):
             self._sinusoidal = table.to(positions.device)
         return self._sinusoidal[positions]
 
-    def forward(self, tokens: Tensor, **where: Tensor | KeyValueCache | None) -> Tensor:
+    def forward(self, tokens: Tensor, **keywords: Tensor | KeyValueCache | None) -> Tensor:
         """tokens [B, T] -> logits [B, T, V]; keywords as in :meth:`hidden`."""
-        return self.lm_head(self.hidden(tokens, **where))  # type: ignore[arg-type]
+        return self.lm_head(self.hidden(tokens, **keywords))  # type: ignore[arg-type]
 
     def new_cache(self, batch: int, length: int) -> KeyValueCache:
         """Return an empty cache for ``batch`` rows of up to ``length`` tokens."""

@@ -7,8 +7,8 @@ A decoder-only Transformer, trained to predict the next token.
     logits = lm_head(final_norm(x))                                               tied to token_embedding
 
 Changes from GPT: LayerNorm at the input of each sub-block (pre-norm) and once more after the last block;
-projections into the residual stream initialised smaller, by 1/sqrt(number of residual layers); context 1,024;
-vocabulary 50,257.
+projections into the residual stream initialised smaller, by 1/sqrt(residual layers), of which each block has
+two; context 1,024; vocabulary 50,257.
 
 Departures from the paper: GELU is the tanh approximation, as in the released code; ``bias=False`` leaves the
 biases out, as nanoGPT does.
@@ -138,8 +138,10 @@ class GPT2(nn.Module):
         cache: KeyValueCache | None = None,
     ) -> Tensor:
         """tokens [B, T] -> [B, T, D], the vectors that ``lm_head`` reads."""
-        own, visibility = positions_and_visibility(tokens, attend=attend, documents=documents, cache=cache)
-        positions = positions_within(own if positions is None else positions, self.config.max_seq_len)
+        default, visibility = positions_and_visibility(
+            tokens, attend=attend, documents=documents, cache=cache
+        )
+        positions = positions_within(default if positions is None else positions, self.config.max_seq_len)
         x = self.token_embedding(tokens) + self.position_embedding(positions)  # [B, T, D]
         x = dropout(x, self.embedding_dropout, self.training)
         for i, block in enumerate(self.blocks):
@@ -148,9 +150,9 @@ class GPT2(nn.Module):
             cache.advance(tokens, attend)
         return self.final_norm(x)
 
-    def forward(self, tokens: Tensor, **where: Tensor | KeyValueCache | None) -> Tensor:
+    def forward(self, tokens: Tensor, **keywords: Tensor | KeyValueCache | None) -> Tensor:
         """tokens [B, T] -> logits [B, T, V]; keywords as in :meth:`hidden`."""
-        return self.lm_head(self.hidden(tokens, **where))  # type: ignore[arg-type]
+        return self.lm_head(self.hidden(tokens, **keywords))  # type: ignore[arg-type]
 
     def new_cache(self, batch: int, length: int) -> KeyValueCache:
         """Return an empty cache for ``batch`` rows of up to ``length`` tokens."""

@@ -179,9 +179,9 @@ class RNN(nn.Module):
             return x * dropout(x.new_ones(x.shape[0], 1, x.shape[2]), p, True)  # [B, T, D] * [B, 1, D]
         return dropout(x, p, self.training)
 
-    def forward(self, tokens: Tensor, **where: Tensor | RecurrentCache | None) -> Tensor:
+    def forward(self, tokens: Tensor, **keywords: Tensor | RecurrentCache | None) -> Tensor:
         """tokens [B, T] -> logits [B, T, V]; keywords as in :meth:`hidden`."""
-        return self.lm_head(self.hidden(tokens, **where))  # type: ignore[arg-type]
+        return self.lm_head(self.hidden(tokens, **keywords))  # type: ignore[arg-type]
 
     def new_cache(self, batch: int, length: int) -> RecurrentCache:
         """Return an empty cache for ``batch`` rows; its size does not depend on their ``length``."""

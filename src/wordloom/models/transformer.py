@@ -6,7 +6,8 @@ attends to the encoder's output.
     x = dropout(sqrt(dim) embedding(source) + positions)                                  sections 3.4, 3.5
     x = norm(x + dropout(attention(x)));  x = norm(x + dropout(feed_forward(x)))          n_layers times
     y = dropout(sqrt(dim) embedding(prefix) + positions)
-    y = norm(y + dropout(causal_attention(y)));  y = norm(y + dropout(attention(y, x)))
+    y = norm(y + dropout(causal_attention(y)))
+    y = norm(y + dropout(attention(y, keys and values of x)))
     y = norm(y + dropout(feed_forward(y)))                                                n_layers times
     logits = lm_head(y)                                   tied to the embedding, one matrix for both sides
 
@@ -177,7 +178,7 @@ class DecoderBlock(EncoderBlock):
     ) -> Tensor:
         """x [B, T, D], memory [N, S, D] -> [B, T, D].
 
-        B is a multiple of N: neighbouring rows that share a source are queries of that source.
+        B is a multiple of N: the beams of one source are neighbouring rows, and all read that source.
         """
         context: Tensor | tuple[Tensor, Tensor] = memory
         if cache is not None:
@@ -186,7 +187,7 @@ class DecoderBlock(EncoderBlock):
             context = cache.source
         N = len(context[0]) if isinstance(context, tuple) else len(context)
 
-        def attend(x: Tensor) -> Tensor:
+        def attend_to_prefix(x: Tensor) -> Tensor:
             return self._dropped(self.attention(x, visibility=visibility, rotary=rotary, cache=cache))
 
         def attend_to_source(x: Tensor) -> Tensor:
@@ -195,10 +196,10 @@ class DecoderBlock(EncoderBlock):
             return self._dropped(y.view_as(x))  # [B, T, D]
 
         if self.pre_norm:
-            x = x + attend(self.attention_norm(x))
+            x = x + attend_to_prefix(self.attention_norm(x))
             x = x + attend_to_source(self.cross_attention_norm(x))
             return x + self._dropped(self.feed_forward(self.ffn_norm(x)))
-        x = self.attention_norm(x + attend(x))
+        x = self.attention_norm(x + attend_to_prefix(x))
         x = self.cross_attention_norm(x + attend_to_source(x))
         return self.ffn_norm(x + self._dropped(self.feed_forward(x)))
 
@@ -277,8 +278,10 @@ class Transformer(nn.Module):
         the source's keys and values from the first tokens on, and ``cache.select`` moves them with the rows.
         """
         attend = memory.attend
-        if cache is not None:
-            attend = cache.source_attend = cache.source_attend if cache.n_sources else attend
+        if cache is not None and cache.n_sources:  # it has the padding of the sources that it keeps
+            attend = cache.source_attend
+        elif cache is not None:
+            cache.source_attend = attend
         positions, visibility = positions_and_visibility(prefix, cache=cache)
         sources = Visibility(real_keys=attend)
         rotary = None if self.rotary is None else self.rotary.angles(positions)  # 2 x [1, T, E/2]
