@@ -15,8 +15,8 @@ from wordloom.data.sets.fetch import files_of
 from wordloom.errors import CheckpointError, DataError
 from wordloom.evaluate.baselines import KneserNey
 from wordloom.run.compare.entries import NGRAM
+from wordloom.run.compare.folder import keep, kept
 from wordloom.run.compare.held_out import Floats, HeldOut, byte_stream
-from wordloom.run.compare.kept import keep, kept
 from wordloom.run.compare.result import Row
 
 LZMA = "lzma"

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
-import re
-import shutil
 import sys
 import tempfile
 import time
@@ -26,8 +23,8 @@ from wordloom.recipe.data import CausalData
 from wordloom.run.compare.baselines import LZMA, ngram_task, reference
 from wordloom.run.compare.cautions import cautions
 from wordloom.run.compare.entries import NGRAM, Entry
+from wordloom.run.compare.folder import SETTINGS, continued, has_begun, keep, kept
 from wordloom.run.compare.held_out import Floats
-from wordloom.run.compare.kept import keep, kept
 from wordloom.run.compare.measuring import Measured, measured, task_score
 from wordloom.run.compare.report import write_report
 from wordloom.run.compare.result import Result, Row, entry_row, in_order, paired
@@ -40,11 +37,6 @@ from wordloom.run.folder import locked
 from wordloom.training.stopping import sigterm_interrupts
 
 log = logging.getLogger(__name__)
-
-SETTINGS = "compare.json"
-# Settings that may change when a comparison is continued.
-_ADDED = ("families", "recipes", "tasks")  # those of before stay
-_FREE = (*_ADDED, "seeds")
 
 
 def compare(
@@ -66,13 +58,13 @@ def compare(
     base = base_recipe(settings, progress)
     folder = Path(out) if out is not None else Path("runs") / f"{base.name}-compare"
     file = folder / SETTINGS
-    if dry_run and not (file.exists() and _has_begun(folder)):
+    if dry_run and not (file.exists() and has_begun(folder)):
         with tempfile.TemporaryDirectory() as temporary:
             shared = Shared(settings=settings, base=base, folder=Path(temporary), progress=progress)
             shared.check_text()
             return list(Comparison(shared).schedule.planned())
     with locked(folder, "compares"), sigterm_interrupts():
-        settings = _continued(folder, settings)
+        settings = continued(folder, settings)
         if not file.exists():
             keep(file, settings.as_dict())
         shared = Shared(settings=settings, base=base, folder=folder, progress=progress)
@@ -92,49 +84,6 @@ def compare(
             progress.say("stopped; the same command continues")
             comparison.stopped = True
             return comparison.result()
-
-
-def _has_begun(folder: Path) -> bool:
-    """Return whether a run of the comparison in ``folder`` has begun; those that time a step do not count."""
-    runs = [
-        path.parent.name for name in ("trials", "models") for path in (folder / name).glob("*/recipe.toml")
-    ]
-    return not all(re.search(r"-timing-\d+$", name) for name in runs)
-
-
-def _continued(folder: Path, settings: Settings) -> Settings:
-    """Return ``settings`` with the families, recipes and tasks that the comparison in ``folder`` has already.
-
-    What an earlier call left in a folder without runs is removed.  Raises CheckpointError for a folder with
-    other settings.
-    """
-    file = folder / SETTINGS
-    wanted = json.loads(json.dumps(settings.as_dict()))
-    if not file.exists() and any(path.name != ".lock" for path in folder.iterdir()):
-        raise CheckpointError(f"{folder} is not empty and holds no comparison; choose another --out")
-    if not _has_begun(folder) and not _is_kept(file, wanted):
-        for name in ("tokenizer", "scores", "trials", "entries"):
-            shutil.rmtree(folder / name, ignore_errors=True)
-        (folder / "text.json").unlink(missing_ok=True)
-        return settings
-    known = kept(file, remedy="choose another --out")
-    changed = [key for key in wanted if known.get(key) != wanted[key] and key not in _FREE]
-    if changed:
-        shown = ", ".join(f"{key} {known.get(key)!r} -> {wanted[key]!r}" for key in changed)
-        raise CheckpointError(
-            f"{folder} holds a comparison with other settings ({shown}); give the same ones, or choose "
-            "another --out"
-        )
-    every: dict[str, Any] = {key: list(dict.fromkeys([*known[key], *wanted[key]])) for key in _ADDED}
-    return replace(settings, **every, seeds=max(known["seeds"], settings.seeds))
-
-
-def _is_kept(file: Path, wanted: dict[str, Any]) -> bool:
-    """Return whether ``file`` holds these settings; steps that were timed with other ones do not count."""
-    try:
-        return kept(file) == wanted
-    except CheckpointError:
-        return False
 
 
 class RunProgress(TrainingProgress):

@@ -19,8 +19,8 @@ from wordloom.generate.text import stream_ids
 from wordloom.progress import TerminalReporter
 from wordloom.run.checkpoint.kinds import kind_of
 from wordloom.run.checkpoint.loaders import Checkpoint, Request, read_checkpoint
+from wordloom.run.compare.folder import keep, kept
 from wordloom.run.compare.held_out import HeldOut
-from wordloom.run.compare.kept import keep, kept
 from wordloom.run.compare.runs import Run
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.text_encoder import TextEncoder

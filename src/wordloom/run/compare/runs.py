@@ -14,7 +14,7 @@ from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe, load_recipe
 from wordloom.run.compare.budget import Budget, Cost
 from wordloom.run.compare.entries import Entry
-from wordloom.run.compare.kept import keep
+from wordloom.run.compare.folder import keep
 from wordloom.run.sweep.grid import Combination
 from wordloom.run.sweep.scores import SweepRun, metric_lines, read_run
 from wordloom.run.train import train

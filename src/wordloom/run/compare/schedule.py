@@ -14,7 +14,7 @@ from wordloom.progress import TrainingProgress
 from wordloom.recipe import load_recipe
 from wordloom.run.compare.budget import Cost
 from wordloom.run.compare.entries import Entry
-from wordloom.run.compare.kept import keep, kept
+from wordloom.run.compare.folder import keep, kept
 from wordloom.run.compare.runs import CURVE, TENTH, Purpose, Run, run_of, time_step
 from wordloom.run.compare.shared import Shared
 from wordloom.run.sweep.scores import SweepRun

@@ -17,8 +17,8 @@ from wordloom.recipe import Recipe, load_recipe
 from wordloom.recipe.data import CausalData
 from wordloom.run.compare.budget import short
 from wordloom.run.compare.entries import FAMILIES, NGRAM, Entry, family_entry, own_entry, shape_for, shape_of
+from wordloom.run.compare.folder import keep, kept
 from wordloom.run.compare.held_out import HeldOut, byte_stream
-from wordloom.run.compare.kept import keep, kept
 from wordloom.run.compare.measuring import prompt_of
 from wordloom.run.compare.settings import Settings, with_marks
 from wordloom.run.prepare import corpus_tokenizer, recipe_corpus
