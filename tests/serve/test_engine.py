@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.generate.random_models import FAMILIES, LONGEST, model_of
 from tests.serve.servers import wait_until
 
-from wordloom.errors import GenerationError
+from wordloom.errors import GenerationError, TokenizerError
 from wordloom.generate import Sampling
 from wordloom.generate import exact_rows as exact_rows_module
 from wordloom.models import LlamaConfig, build
@@ -22,6 +22,7 @@ from wordloom.serve.engine import Engine, Failure, QueueFullError, Request, Stre
 from wordloom.serve.engine import engine as engine_module
 from wordloom.serve.engine import slots as slots_module
 from wordloom.text import Tokenizer
+from wordloom.text.streaming import StreamDecoder
 
 CAUSAL = [name for name in FAMILIES if name not in ("seq2seq", "transformer", "bert_generation")]
 
@@ -205,6 +206,57 @@ def test_counts_of_requests_that_leave_and_fail() -> None:
     text = engine.metrics.text().decode()
     assert 'wordloom_cancelled_requests_total{model="m"} 3.0' in text
     assert 'wordloom_rejected_requests_total{model="m"} 1.0' in text
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+def test_ids_that_the_tokenizer_lacks_end_one_request_alone(
+    samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vocabulary may have gaps, and a prompt ids beyond it."""
+    config = LlamaConfig(vocab_size=8, dim=16, n_layers=1, n_heads=1, max_seq_len=40)
+    engine = Engine(build(config).eval(), room=40, slots=8)
+    real = StreamDecoder.push
+
+    def push(self: StreamDecoder, token_id: int) -> str:
+        if token_id == 3:
+            raise TokenizerError("id 3 is not in the vocabulary")
+        return real(self, token_id)
+
+    monkeypatch.setattr(StreamDecoder, "push", push)
+    sampling = Sampling(seed=1, samples=samples, max_new_tokens=6, logit_bias=((3, -100.0),))
+    good = Request(prompt=[1], sampling=sampling, tokenizer=tokenizer_of(8))
+    gap = replace(good, sampling=replace(sampling, logit_bias=((3, 100.0),), max_new_tokens=1))
+    clients = [ask(engine, each)[0] for each in (good, gap, replace(good, prompt=[7]), good)]
+    while engine.n_live or engine.n_waiting:
+        engine.step()
+    assert clients[1].events == [Failure("damaged", "id 3 is not in the vocabulary")]
+    (refused,) = clients[2].events
+    assert refused.kind == "invalid"
+    assert refused.message.startswith("id 7 is not in the vocabulary")
+    for client in (clients[0], clients[3]):
+        lengths = {choice: len(tokens) for choice, tokens in client.choices().items()}
+        assert lengths == dict.fromkeys(range(samples), 6)
+
+
+def test_a_row_that_fails_takes_the_rows_of_its_request_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that would be complete in the same step, and no other."""
+    config = LlamaConfig(vocab_size=5, dim=16, n_layers=1, n_heads=1, max_seq_len=40)
+    engine = Engine(build(config).eval(), room=40, slots=8)
+    real = engine_module.drawn_tokens
+
+    def failing(request: Request, logits: Any, texts: list[list[int]], *rest: Any) -> Any:
+        if any(text[0] == 2 for text in texts):
+            raise GenerationError("no token can be drawn")
+        return real(request, logits, texts, *rest)
+
+    monkeypatch.setattr(engine_module, "drawn_tokens", failing)
+    sampling = Sampling(seed=1, samples=3, max_new_tokens=1)
+    good = Request(prompt=[1], sampling=sampling, tokenizer=tokenizer_of(5))
+    clients = [ask(engine, each)[0] for each in (replace(good, prompt=[2]), good)]
+    while engine.n_live or engine.n_waiting:
+        engine.step()
+    assert clients[0].events == [Failure("invalid", "no token can be drawn")]
+    assert len(clients[1].choices()) == 3
 
 
 @pytest.mark.parametrize(("changes", "says"), [

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +23,18 @@ from tests.serve.tiny import save_tiny
 
 from wordloom.cli.serve import _keys as keys_of
 from wordloom.errors import WordloomError
+from wordloom.models import LlamaConfig, build
 from wordloom.serve import connections
+from wordloom.serve import models as models_module
+from wordloom.serve.app import _load as load_first
 from wordloom.serve.engine import Engine
 from wordloom.serve.limits import Limits
 from wordloom.serve.metrics import Metrics
 from wordloom.serve.models import Models, Source, check_sources, load_served
 from wordloom.serve.server import listening
+from wordloom.text import Tokenizer
+from wordloom.text.chat import shipped_source
+from wordloom.weights import save_model
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +156,76 @@ def test_connections_that_ask_nothing_are_closed(folder: Path, monkeypatch: pyte
                 connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
                 assert connection.recv(4000).startswith(b"HTTP/1.1 200")
                 threading.Event().wait(0.4)
+
+
+@pytest.mark.parametrize("late", [b"G", b"\r\n", b"GET /health HTTP/1.1\r\nhost: loc"])
+def test_connections_that_stop_in_a_later_request_are_closed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, late: bytes
+) -> None:
+    monkeypatch.setattr(connections, "SECONDS_TO_ASK", 0.3)
+    with (
+        running({"chat": folder}) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection,
+    ):
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert connection.recv(4000).startswith(b"HTTP/1.1 200")
+        connection.sendall(late)
+        assert connection.recv(4000) == b""
+
+
+@pytest.mark.parametrize("endless", [b"a: b\r\n", b"x" * 100])
+def test_endless_headers_are_cut_off(folder: Path, endless: bytes) -> None:
+    with (
+        running({"chat": folder}) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection,
+    ):
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nx: ")
+        with suppress(ConnectionError):  # it may be reset while this is sent
+            connection.sendall(endless * 200_000)
+            assert connection.recv(100) == b""
+
+
+def test_any_failure_while_a_model_is_loaded_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("the kernel cannot be compiled")
+
+    monkeypatch.setattr(models_module, "load_served", fails)
+    models, ended = Models({"m": Source(folder)}, Limits(), Metrics()), threading.Event()
+    with ThreadPoolExecutor(1) as loader:
+        asyncio.run(load_first(models, ["m"], loader, ended.set))
+    assert ended.is_set()
+    assert models.error == "m cannot be loaded: the kernel cannot be compiled"
+
+
+def test_ids_that_the_tokenizer_lacks_are_refused(tmp_path: Path) -> None:
+    """A model may have more rows than its tokenizer has tokens."""
+    tokenizer = Tokenizer.train(["the sea"] * 9, kind="bpe", vocab_size=270)
+    tokenizer = tokenizer.with_chat_template(shipped_source("plain"))
+    V = tokenizer.vocab_size
+    config = LlamaConfig(vocab_size=V + 7, dim=16, n_layers=1, n_heads=2, max_seq_len=64)
+    save_model(build(config), tmp_path / "padded", tokenizer=tokenizer)
+    say = [{"role": "user", "content": "the sea"}]
+    with running({"m": tmp_path / "padded"}) as server:
+        for path, body in (
+            ("/v1/completions", {"prompt": [V + 1]}),
+            ("/v1/completions", {"prompt": "the", "continue_ids": [V]}),
+            ("/v1/chat/completions", {"messages": say, "continue_ids": [V + 6]}),
+            ("/score", {"prompt": [V], "continuations": [[1]]}),
+            ("/detokenize", {"ids": [V]}),
+        ):
+            answer = server.post(path, {"model": "m", **body})
+            assert answer.status_code == 400, (path, answer.text)
+            assert "is not in the vocabulary" in answer.json()["error"]["message"]
+        assert server.get("/health").status_code == 200
+
+
+def test_half_a_surrogate_pair_in_the_metadata_is_refused(folder: Path) -> None:
+    body = b'{"model": "chat", "input": "hi", "metadata": {"a": "\\ud800"}}'
+    with running({"chat": folder}) as server:
+        answer = httpx.post(
+            f"{server.url}/v1/responses", content=body, headers={"content-type": "application/json"}
+        )
+        assert answer.status_code == 400, answer.text
 
 
 def test_a_body_that_does_not_arrive_is_408(folder: Path) -> None:

@@ -92,6 +92,16 @@ def test_foreign_hosts_and_sites_are_refused(folder: Path) -> None:
         assert answer.headers["access-control-allow-origin"] == "https://mine.example"
         other = found.get("/v1/models", headers={"origin": "https://evil.example"})
         assert "access-control-allow-origin" not in other.headers
+        for origin, status in (("https://mine.example", 200), ("https://evil.example", 400)):
+            asked = {  # what a browser asks before a page may use OpenAI's client
+                "origin": origin,
+                "access-control-request-method": "POST",
+                "access-control-request-headers": "authorization,content-type,x-stainless-lang",
+                "access-control-request-private-network": "true",
+            }
+            answer = httpx.options(f"{found.url}/v1/chat/completions", headers=asked)
+            assert answer.status_code == status
+            assert (answer.headers.get("access-control-allow-origin") == origin) == (status == 200)
 
 
 def test_bodies_are_limited(server: Running) -> None:

@@ -129,8 +129,8 @@ def create_app(
     app.add_middleware(Gate, limits=limits, open_paths=open_paths)
     if origins:
         app.add_middleware(
-            CORSMiddleware, allow_origins=list(origins), allow_methods=["GET", "POST"],
-            allow_headers=["authorization", "content-type"],
+            CORSMiddleware, allow_origins=list(origins), allow_methods=["GET", "POST"], allow_headers=["*"],
+            allow_private_network=True,
         )  # fmt: skip
     if log_requests:
         app.add_middleware(RequestLog, left_out=open_paths)
@@ -143,8 +143,12 @@ async def _load(
     for name in names:
         try:
             await asyncio.get_running_loop().run_in_executor(loader, models.get, name)
-        except ApiError as error:
-            models.error = error.message
+        except Exception as error:  # also when the memory is full, or a kernel cannot be compiled
+            if not isinstance(error, ApiError):
+                log.exception("%s cannot be loaded", name)
+            models.error = (
+                error.message if isinstance(error, ApiError) else f"{name} cannot be loaded: {error}"
+            )
             on_failure()
             return
     models.ready = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -99,14 +100,15 @@ class Gate:
 
     async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on; a body without a length is counted as it comes."""
-        size, ended = 0, False
+        size, ended, began = 0, False, time.monotonic()
 
         async def counted() -> Message:
             nonlocal size, ended
             if ended:  # what comes now is that the client leaves
                 return await receive()
             try:
-                message = await asyncio.wait_for(receive(), self.limits.seconds)
+                left = self.limits.seconds - (time.monotonic() - began)
+                message = await asyncio.wait_for(receive(), max(0.0, left))
             except TimeoutError:
                 raise HTTPException(408, "the body did not arrive in time") from None
             ended = not message.get("more_body", False)

@@ -194,6 +194,7 @@ class Models:
 
     def _load(self, name: str) -> Served:
         log.info("loading %s", name)
+        self._make_room(_bytes_of_files(self.sources[name]))
         try:
             served = load_served(
                 name, self.sources[name], self.limits, self.metrics, device=self.device, dtype=self.dtype
@@ -226,6 +227,13 @@ class Models:
                 served.close(drain_seconds)
             with self._counts:
                 self.loaded.clear()
+
+
+def _bytes_of_files(source: Source) -> int:
+    """Return the bytes of the files of a model and its adapters: about what they take in memory."""
+    folders = [Path(source.folder), *map(Path, source.adapters.values())]
+    patterns = ("*.safetensors", "*.bin", "*.npy")
+    return sum(path.stat().st_size for each in folders for pattern in patterns for path in each.glob(pattern))
 
 
 def check_sources(sources: Mapping[str, Source], device: str) -> None:

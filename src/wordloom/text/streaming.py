@@ -53,10 +53,10 @@ class StreamDecoder:
         if self._done:
             raise ValueError("push() after flush(): create a new StreamDecoder for a new sequence")
         token_id = check_id(token_id)
-        if self._table is None:
-            return self._push_to_window(token_id)
         if token_id in self._skip:
             return ""
+        if self._table is None:
+            return self._push_to_window(token_id)
         return self._without_first_space(self._utf8.decode(self._tokenizer.bytes_of(token_id)))
 
     def flush(self) -> str:

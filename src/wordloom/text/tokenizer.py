@@ -256,7 +256,7 @@ class Tokenizer:
         ArgumentTypeError (a TokenizerError and a TypeError) for anything else, and TokenizerError for an id
         outside the vocabulary.
         """
-        ids = self._check_ids(ids)
+        ids = self.checked_ids(ids)
         if self.token_bytes is None:
             return self._encoder.interpreting.decode(ids, skip_special_tokens=skip_special_tokens)
         if skip_special_tokens:
@@ -273,7 +273,7 @@ class Tokenizer:
                 f"the tokens of this {self.kind} tokenizer do not stand for exact bytes: use decode(), or a "
                 "tokenizer of kind byte, bpe or unigram"
             )
-        data = b"".join([self.token_bytes[index] or b"" for index in self._check_ids(ids)])
+        data = b"".join([self.token_bytes[index] or b"" for index in self.checked_ids(ids)])
         return data.removeprefix(b" ") if self.strips_first_space else data
 
     def stream_decoder(
@@ -289,7 +289,7 @@ class Tokenizer:
 
     def bytes_of(self, index: int) -> bytes:
         """Return the bytes of one id; raise TokenizerError if it has none."""
-        data = self.token_bytes[self._check_ids([check_id(index)])[0]] if self.token_bytes else None
+        data = self.token_bytes[self.checked_ids([check_id(index)])[0]] if self.token_bytes else None
         if data is None:
             raise TokenizerError(f"id {index} has no bytes in this {self.kind} tokenizer")
         return data
@@ -429,7 +429,7 @@ class Tokenizer:
 
     def id_to_token(self, index: int) -> str:
         """Return the token as the vocabulary spells it; raise TokenizerError if no token has this id."""
-        return self._tokens[self._check_ids([check_id(index)])[0]]
+        return self._tokens[self.checked_ids([check_id(index)])[0]]
 
     def token_text(self, index: int) -> str:
         """Return the text of one id with its white space, or its name in the vocabulary if it has no text.
@@ -458,8 +458,8 @@ class Tokenizer:
             raise ArgumentTypeError(f"a token must be a str, not {describe(token)}")
         return self._ids.get(token)
 
-    def _check_ids(self, ids: Iterable[int]) -> list[int]:
-        """Return the ids as a list, each checked to be one of the vocabulary's."""
+    def checked_ids(self, ids: Iterable[int]) -> list[int]:
+        """Return ``ids`` as a list; raise TokenizerError for one that is not in the vocabulary."""
         listed = check_ids(ids, takes_bytes=self.kind == "byte")
         if not self._tokens.keys() >= set(listed):
             wrong = next(index for index in listed if index not in self._tokens)

@@ -27,6 +27,8 @@ from wordloom.text.chat import Message, encode_chat, end_of_turn, template_of
 
 router = APIRouter()
 
+_EACH = 50  # characters that a message counts for besides its own: rendering it takes as long
+
 
 def _no_tools(calls: list[Any]) -> list[Any]:
     if calls:
@@ -73,8 +75,8 @@ class ChatCompletion(SamplingFields, Unsupported):
 
 
 def size_of(messages: Sequence[Message]) -> int:
-    """Return the characters of a conversation."""
-    return sum(len(str(message.content)) for message in messages)
+    """Return how much there is to read in a conversation: its characters, and some for each message."""
+    return sum(_EACH + len(str(message.content)) for message in messages)
 
 
 def chat_prompt(lm: LanguageModel, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
@@ -118,7 +120,8 @@ async def chat_completions(body: ChatCompletion, http: HttpRequest) -> Any:
         begun = body.continue_ids or []
         check_ids(lm, begun, "continue_ids")
         prompt = [*prompt, *begun]
-        has_text = bool(lm.text_tokenizer.decode(begun, skip_special_tokens=True).strip(WHITESPACE))
+        decode = partial(lm.text_tokenizer.decode, begun, skip_special_tokens=True)
+        has_text = bool((await read(len(begun), decode)).strip(WHITESPACE))
         given = body.given()
         if body.max_completion_tokens is not None:
             given["max_new_tokens"] = body.max_completion_tokens

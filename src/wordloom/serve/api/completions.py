@@ -15,7 +15,7 @@ from fastapi import APIRouter
 from fastapi import Request as HttpRequest
 from pydantic import Field
 
-from wordloom.errors import WordloomError
+from wordloom.errors import TokenizerError, WordloomError
 from wordloom.generate.prompts import DEFAULT_NEW_TOKENS
 from wordloom.generate.text import prompt_ids
 from wordloom.run.models.language_model import LanguageModel
@@ -72,10 +72,14 @@ def ids_of(lm: LanguageModel, prompt: str | list[int], number: int = 0) -> list[
 
 
 def check_ids(lm: LanguageModel, ids: Sequence[int], param: str) -> None:
-    """Raise ApiError for an id beyond the vocabulary of the model."""
+    """Raise ApiError for an id that the model or its tokenizer lacks; the model may have more."""
     V = lm.model.config.vocab_size
     if any(token >= V for token in ids):
         raise ApiError(400, f"'{param}' has an id beyond the vocabulary of {V:,}", param=param)
+    try:
+        lm.text_tokenizer.checked_ids(ids)
+    except TokenizerError as error:
+        raise ApiError(400, f"'{param}': {error}", param=param) from None
 
 
 @router.post("/v1/completions")

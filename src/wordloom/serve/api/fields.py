@@ -120,7 +120,7 @@ class Unsupported(Body):
     reasoning_effort: None = None
     service_tier: Literal["auto", "default"] | None = None
     store: bool | None = None  # nothing is stored
-    metadata: dict[str, str] | None = None
+    metadata: dict[Text, Text] | None = None
 
     def refuse(self) -> None:
         """Raise ApiError for a field that would change the answer."""

@@ -49,7 +49,7 @@ class ResponseRequest(Body):
     stream: bool | None = None
     store: bool | None = None
     user: Text | None = None
-    metadata: dict[str, str] | None = None
+    metadata: dict[Text, Text] | None = None
     tools: list[Any] | None = None
     tool_choice: Literal["none", "auto"] | None = None
     previous_response_id: None = None

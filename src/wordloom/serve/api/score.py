@@ -13,6 +13,7 @@ from pydantic import Field
 from wordloom.generate import score as score_continuations
 from wordloom.generate.text import continuation_ids, prompt_ids
 from wordloom.run.models.language_model import LanguageModel
+from wordloom.serve.api.completions import check_ids
 from wordloom.serve.api.computing import ChosenModel, as_list, compute, field_errors
 from wordloom.serve.api.fields import Body, Ids, MaybeEmptyPassage, Passage, Text
 from wordloom.serve.api.writing import check_room
@@ -62,7 +63,7 @@ async def score(body: Score, http: HttpRequest) -> Response:
         assert engine is not None
         with field_errors("prompt"):
             prompt = prompt_ids(lm.text_tokenizer, body.prompt, specials="text")
-        _check_ids(prompt, lm, "prompt")
+        check_ids(lm, prompt, "prompt")
         data, n = [], 0
         for number, continuation in enumerate(job.each(body.items)):
             ids = _ids(lm, body.prompt, continuation, number)
@@ -83,14 +84,8 @@ def _ids(
     lm: LanguageModel, prompt: str | Sequence[int], continuation: str | list[int], number: int
 ) -> list[int]:
     if not isinstance(continuation, str):
-        _check_ids(continuation, lm, f"continuations[{number}]")
+        check_ids(lm, continuation, f"continuations[{number}]")
         return continuation
     assert isinstance(prompt, str)
     with field_errors(f"continuations[{number}]"):
         return continuation_ids(lm.text_tokenizer, prompt, continuation, specials="text")[1]
-
-
-def _check_ids(ids: Sequence[int], lm: LanguageModel, field: str) -> None:
-    V = lm.model.config.vocab_size
-    if any(not 0 <= token < V for token in ids):
-        raise ApiError(400, f"'{field}' has an id beyond the vocabulary of {V:,}", param=field)

@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from fastapi import Request as HttpRequest
 from pydantic import Field
 
+from wordloom.errors import TokenizerError
 from wordloom.serve.api.chat import ChatMessage, chat_prompt, size_of
 from wordloom.serve.api.fields import Body, Text
 from wordloom.serve.api.writing import read, using
@@ -25,7 +26,9 @@ class Tokenize(Body):
 
     model: Text
     text: Text | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)] | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=10_000, fail_fast=True)] | None = (
+        None
+    )
 
 
 class Detokenize(Body):
@@ -49,7 +52,7 @@ async def tokenize(body: Tokenize, http: HttpRequest) -> dict[str, Any]:
         else:
             text = body.text or ""
             ids = list(await read(len(text), partial(tokenizer.encode_ids, text, specials="text")))
-        tokens = [token_name(tokenizer, index) for index in ids]
+        tokens = await read(len(ids), lambda: [token_name(tokenizer, index) for index in ids])
         room = None if served.engine is None else served.engine.room
         return {"ids": ids, "tokens": tokens, "count": len(ids), "context": room}
 
@@ -59,10 +62,10 @@ async def detokenize(body: Detokenize, http: HttpRequest) -> dict[str, Any]:
     """Return the text of ids."""
     async with using(http, body.model) as (served, adapter):
         tokenizer = tokenizer_of(served, adapter)
-        V = tokenizer.vocab_size
-        if any(index >= V for index in body.ids):
-            raise ApiError(400, f"'ids' has an id beyond the vocabulary of {V:,}", param="ids")
-        return {"text": tokenizer.decode(body.ids)}
+        try:
+            return {"text": await read(len(body.ids), partial(tokenizer.decode, body.ids))}
+        except TokenizerError as error:
+            raise ApiError(400, f"'ids': {error}", param="ids") from None
 
 
 def tokenizer_of(served: Served, adapter: str | None) -> Tokenizer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
@@ -12,6 +13,8 @@ from typing import Any, TypeVar
 
 from fastapi import Request as HttpRequest
 from sse_starlette import EventSourceResponse
+from sse_starlette.sse import SendTimeoutError
+from starlette.types import Receive, Scope, Send
 
 from wordloom.errors import GenerationError
 from wordloom.generate.settings import Settings, settings
@@ -23,6 +26,7 @@ from wordloom.serve.limits import AFTER_DRAIN
 from wordloom.serve.models import Models, Served
 from wordloom.text import Tokenizer
 
+log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 _STATUS = {"timeout": 504, "invalid": 400, "damaged": 500, "broken": 503}
@@ -214,11 +218,25 @@ def write(
     return Writing(chosen, prompt, lm.tokenizer, stream, events, sampling.samples)
 
 
+class _Events(EventSourceResponse):
+    """Server-sent events; one that nobody reads in time ends the answer."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        except* SendTimeoutError:
+            log.info("an answer was not read in time")
+
+
 def event_stream(http: HttpRequest, events: AsyncIterator[dict[str, str]]) -> EventSourceResponse:
     """Return an answer of server-sent events, which go on while the server drains."""
     models: Models = http.app.state.models
-    return EventSourceResponse(
-        events, ping=15, sep="\n", shutdown_grace_period=models.limits.drain_seconds + AFTER_DRAIN
+    return _Events(
+        events,
+        ping=15,
+        sep="\n",
+        send_timeout=models.limits.seconds,  # a client that never reads does not hold the model for ever
+        shutdown_grace_period=models.limits.drain_seconds + AFTER_DRAIN,
     )
 
 

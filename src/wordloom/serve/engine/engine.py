@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wordloom.errors import GenerationError, WordloomError
+from wordloom.errors import GenerationError, TokenizerError, WordloomError
 from wordloom.generate.sampling import Sampling, row_generator
 from wordloom.generate.text import StopWatch
 from wordloom.kernels.threads import one_thread
@@ -252,6 +252,14 @@ class Engine:
         self._drop_ended()
         self._admit()
         events: dict[Stream, list[Event]] = {}
+        try:
+            self._pass(events)
+        finally:  # rows that are complete are no longer among those that an error ends
+            for stream, some in events.items():
+                self._deliver(stream, some)
+
+    def _pass(self, events: dict[Stream, list[Event]]) -> None:
+        """Pass a token of each row, and collect the ``events`` of the requests."""
         writing = [row for row in self._live if not row.held and not row.reads and not row.stream.resting]
         reached: list[tuple[Row, Tensor]] = []
         for rows in self.slots.batches:
@@ -268,8 +276,6 @@ class Engine:
             self._lately.append((now, len(reached)))
             while self._lately[0][0] <= now - LATELY:
                 self._lately.popleft()
-        for stream, some in events.items():
-            self._deliver(stream, some)
 
     def _deliver(self, stream: Stream, events: list[Event]) -> None:
         stream.n_delivered += sum(isinstance(event, Token) for event in events)
@@ -311,7 +317,16 @@ class Engine:
             seed, prompt = sampling.seed, list(request.prompt)
             assert seed is not None
             wanted = self.room if sampling.max_new_tokens is None else sampling.max_new_tokens
-            for choice in range(sampling.samples):
+            try:
+                decoders = [
+                    request.tokenizer.stream_decoder(prompt, skip_special_tokens=True)
+                    for _ in range(sampling.samples)
+                ]
+            except TokenizerError as error:  # an id that the tokenizer lacks
+                stream.cancelled = True
+                self._deliver(stream, [Failure("invalid", str(error))])
+                continue
+            for choice, decoder in enumerate(decoders):
                 rows, slot = self.slots.take(request.adapter)
                 row = Row(
                     stream=stream,
@@ -321,9 +336,7 @@ class Engine:
                     ids=list(prompt),
                     limit=min(self.room, len(prompt) + wanted),
                     draws=row_generator(seed, choice),
-                    watch=StopWatch(
-                        request.tokenizer.stream_decoder(prompt, skip_special_tokens=True), sampling.stop
-                    ),
+                    watch=StopWatch(decoder, sampling.stop),
                     alike=alike(request),
                     n_prompt=len(prompt),
                     held=choice > 0,
@@ -346,6 +359,8 @@ class Engine:
                     self._draw_alike(rows, logits, events)
                 except GenerationError:  # find the row at fault
                     for row, each in group:
+                        if row.stream.cancelled:  # with another row of its request
+                            continue
                         try:
                             self._draw_alike([row], each[None], events)
                         except GenerationError as error:
@@ -366,7 +381,8 @@ class Engine:
         texts, prompts = [row.ids for row in rows], [row.n_prompt for row in rows]
         drawn = drawn_tokens(request, logits, texts, prompts, [row.draws for row in rows])
         for row, each in zip(rows, drawn, strict=True):
-            self._append(row, each, events)
+            if not row.stream.cancelled:  # as it is when another row of its request has failed
+                self._append(row, each, events)
 
     def _append(self, row: Row, drawn: Drawn, events: dict[Stream, list[Event]]) -> None:
         """Append a drawn token, and end the row where it is complete."""
@@ -385,7 +401,11 @@ class Engine:
         if ends:
             reason = "stop"
         else:
-            text = row.watch.push(token)
+            try:
+                text = row.watch.push(token)
+            except TokenizerError as error:  # a row of the model without a token
+                self._fail(row, Failure("damaged", str(error)), events)
+                return
             if row.watch.stopped:
                 reason = "stop"
         if reason is None and len(row.ids) >= row.limit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
@@ -157,8 +158,10 @@ def _encoded_apart(
     """Return the encoding of the text between each two of ``edges``, one after another."""
     ids: list[int] = []
     offsets: list[Span] = []
+    begins = [begin for begin, _ in rendered.spelled]
     for first, last in pairwise(edges):
-        spelled = [(a - first, b - first) for a, b in rendered.spelled if first <= a and b <= last]
+        within = rendered.spelled[bisect_left(begins, first) : bisect_left(begins, last)]
+        spelled = [(a - first, b - first) for a, b in within if b <= last]
         part = _encoded(tokenizer, rendered.text[first:last], spelled, names)
         ids += part.ids
         offsets += [(first + begin, first + end) for begin, end in part.offsets]
@@ -168,10 +171,12 @@ def _encoded_apart(
 def _stretches(text: str, spelled: Sequence[Span], names: list[str]) -> Iterator[tuple[int, int, bool]]:
     """Yield begin and end of each special token (True) that no message spells, and of the text between."""
     pattern = finder(names)
-    last = 0
+    last = n_before = 0  # how many spans of ``spelled``, which are in order, end before the match
     for match in () if pattern is None else pattern.finditer(text):
         first, end = match.span()
-        if any(first < b and a < end for a, b in spelled):
+        while n_before < len(spelled) and spelled[n_before][1] <= first:
+            n_before += 1
+        if n_before < len(spelled) and spelled[n_before][0] < end:
             continue
         if last < first:
             yield last, first, False
