@@ -47,6 +47,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def test_columns_may_be_numbers(folder: Path) -> None:
+    asked = ["embed", folder / "words.bin", folder / "t.tsv", "--cluster", 2, "--json"]
+    by_name = run(*asked, "--text-column", "said", "--label-column", "kind")
+    by_number = run(*asked, "--text-column", 1, "--label-column", 2, "--header")
+    assert json.loads(by_number.stdout)["nmi"] == json.loads(by_name.stdout)["nmi"]
+
+
 def test_groups_of_a_table(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     asked = ["embed", folder / "words.bin", folder / "t.tsv", "--cluster", 2]

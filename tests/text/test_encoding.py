@@ -66,6 +66,8 @@ def test_long_texts_are_cut_without_a_trace(kind, trained, corpus, request, monk
     whole = tokenizer.encode(text).ids
     monkeypatch.setattr(encoding, "_PIECE", 50)
     assert tokenizer.encode_ids(text) == whole
+    for text in ("a" * 50 + " ", "a" * 50 + "\u2581 b", "a" * 49 + "\u2581 ", "ab " * 17):
+        assert tokenizer.encode_ids(text) == tokenizer.encode(text).ids, text
 
 
 @given(text=st.text("ab .\n\u00a0é"), limit=st.integers(1, 9))

@@ -255,7 +255,9 @@ def _is_panic(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException"
 
 
-_BEFORE_SPACE = re.compile(r"(?<=\S)(?= )")
+# Not before a space that ends the text, nor behind SentencePiece's sign for a space: the rest would lose its
+# space where a tokenizer puts one in front, and a piece of two signs would be cut.
+_BEFORE_SPACE = re.compile(r"(?<=[^\s\u2581])(?= .)", re.DOTALL)
 
 
 def cut_at_spaces(text: str, limit: int) -> Iterator[str]:

@@ -103,6 +103,33 @@ def test_globs_match_what_the_standard_library_matches(tmp_path: Path, monkeypat
     }
 
 
+@pytest.mark.parametrize("given", ["top", "top/**/*.txt", "top/*/*.txt", "top/*"])
+def test_a_folder_that_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch, given: str) -> None:
+    """Its files would be missing from the text without a word."""
+    for name in ("top/a.txt", "top/closed/b.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    real = os.scandir
+
+    def scandir(path: str = ".") -> object:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(DataError, match=r"closed' cannot be read: Permission denied; allow it, or name"):
+        expand(str(tmp_path / given))
+
+
+@pytest.mark.parametrize("given", ["top", "top/*.txt", "top/gone.txt"])
+def test_a_link_to_nothing_is_an_error(tmp_path: Path, given: str) -> None:
+    (tmp_path / "top").mkdir()
+    (tmp_path / "top" / "a.txt").write_text("x")
+    (tmp_path / "top" / "gone.txt").symlink_to("/nowhere")
+    with pytest.raises(DataError, match=r"gone\.txt' is a link to '/nowhere', where no file is"):
+        expand(str(tmp_path / given))
+
+
 def test_a_link_to_a_file_of_the_same_folder_is_read_once(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x")
     (tmp_path / "b.txt").symlink_to(tmp_path / "a.txt")

@@ -186,6 +186,14 @@ def test_damaged_compression_is_told(tmp_path: Path, compression: str, damage: s
         texts(path)
 
 
+@pytest.mark.parametrize("suffix", [suffix for suffix in COMPRESS if suffix])
+def test_truncated_compressed_parquet(tmp_path: Path, suffix: str) -> None:
+    packed = COMPRESS[suffix](parquet({"text": [TEXT] * 50}))
+    (tmp_path / f"a.parquet{suffix}").write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(DataError, match=r"a\.parquet.*(truncated or corrupt|not a readable Parquet file)"):
+        texts(tmp_path / f"a.parquet{suffix}")
+
+
 def test_compressed_files_in_several_frames(tmp_path: Path) -> None:
     for name, compress in COMPRESS.items():
         if name:
@@ -379,6 +387,8 @@ def test_a_path_named_like_a_data_set_is_not_guessed(tmp_path: Path, monkeypatch
         ("-", b"hello\n", ["hello\n"]),
         ("-.jsonl", b'{"text": "a"}\n{"text": "b"}\n', ["a", "b"]),
         ("-.txt.gz", gzip.compress(b"packed", mtime=0), ["packed"]),
+        ("-.json", b'[{"text": "a"}, {"text": "b"}]', ["a", "b"]),
+        ("-.json", b'["a", "b"]', ["a", "b"]),
     ],
 )
 def test_standard_input(monkeypatch: pytest.MonkeyPatch, given: str, raw: bytes, expected: list[str]) -> None:

@@ -205,6 +205,7 @@ def test_questions_without_answers_are_asked_for(place, tmp_path):
     none = never.evaluate(asked)
     assert (sure.counts["said_none"], none.counts["said_none"]) == (0, len(asked))
     assert none["exact_match_impossible"].value == 100
+    assert replace(never, n_best=1).evaluate(asked)["exact_match"].value == none["exact_match"].value
     answerer.no_answer = False
     assert "always gives one" in answerer.evaluate(asked).notes[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -190,6 +191,9 @@ def test_the_command_predicts_labels_line_by_line(trained, tmp_path):
     assert [fact["line"] for fact in facts] == [1, 2]
     assert facts[0]["answers"][0]["label"] == "__label__colour"
     assert len(run("predict", trained, "--threshold", 1, text="red\n").stdout.strip()) == 0
+    (tmp_path / "marked.txt.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf__label__day monday\n"))
+    done = run("predict", trained, tmp_path / "marked.txt.gz", "--labelled")
+    assert done.stdout == "N\t1\nP@1\t1.0000\nR@1\t1.0000\n"
 
 
 def test_the_command_judges_by_labels_that_stand_there(trained, tmp_path):
@@ -206,7 +210,7 @@ def test_mistakes_are_one_line(trained, tmp_path):
     for arguments, says in (
         (("predict", tmp_path / "none"), "none"),
         (("predict", tmp_path), "holds no classifier"),
-        (("predict", trained, tmp_path / "none"), "give a text file"),
+        (("predict", trained, tmp_path / "none"), "cannot be opened"),
         (("predict", trained, "--top-k", 0), "asks for no labels"),
     ):
         done = run(*arguments, text="red\n")

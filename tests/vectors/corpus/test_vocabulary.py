@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from wordloom.errors import VectorError
 from wordloom.vectors import WordVocabulary, split_words
+from wordloom.vectors.corpus import vocabulary as module
 from wordloom.vectors.corpus.phrases import Phrases
 
 texts = st.lists(st.text("abc ,.'", max_size=60), max_size=8)
@@ -19,6 +20,31 @@ def test_words_and_white_space():
     assert split_words(text, split="whitespace", lower=False) == text.split()
     marked = "_The_ snake_case _ __init__ _don’t_ हिन्दी cafe\u0301"
     assert split_words(marked) == ["the", "snake_case", "init", "don’t", "हिन्दी", "cafe\u0301"]
+
+
+@given(st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]), max_size=40))
+def test_characters_beyond_the_first_plane_change_nothing_else(text):
+    """Such texts have a pattern of their own, with the marks of their scripts."""
+    adlam = "\U0001e900\U0001e922\U0001e944\U0001e922\U0001e923"
+    assert split_words(adlam) == [adlam.lower()]
+    assert split_words(f"{text} {adlam}") == [*split_words(text), adlam.lower()]
+
+
+def test_a_vocabulary_is_complete_once_its_words_are_there(tmp_path, monkeypatch):
+    """A resumed run takes vocabulary.tsv for the whole."""
+    phrases = [Phrases({("new", "york"): 9.0})]
+    vocabulary = WordVocabulary(["new_york"], [3], split="words", lower=True, phrases=phrases)
+    monkeypatch.setattr(module, "write_text", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        vocabulary.save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["phrases.json"]
+    monkeypatch.undo()
+    vocabulary.save(tmp_path)
+    assert len(WordVocabulary.load(tmp_path, split="words", lower=True).phrases) == 1
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 @given(texts, st.integers(1, 4), st.sampled_from(["words", "whitespace"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 import warnings
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from safetensors.numpy import save_file
 from tests.vectors.fasttext_models import small
 
 from wordloom.errors import VectorError
+from wordloom.recipe.vectors import VectorSettings
 from wordloom.vectors import (
     FastTextVectors,
     KeyedVectors,
@@ -124,6 +126,19 @@ def run(fasttext, folder: Path, *, tree: bool = False, inputs=None) -> np.ndarra
         inputs = np.concatenate([fasttext.vectors_vocab, fasttext.vectors_ngrams])
     save_file({"inputs": inputs, "outputs": outputs}, folder / "checkpoints" / "vectors.safetensors")
     return outputs
+
+
+@pytest.mark.parametrize(("constants", "sample"), [(None, 1e-3), ("word2vec.c", 1e-3), ("fasttext", 1e-4)])
+def test_a_threshold_that_the_recipe_leaves_to_its_constants(fasttext, tmp_path, constants, sample) -> None:
+    run(fasttext, tmp_path / "run")
+    recipe = tomllib.loads((tmp_path / "run" / "recipe.toml").read_text())
+    del recipe["vectors"]["sample"]
+    recipe["vectors"] |= {} if constants is None else {"constants": constants}
+    (tmp_path / "run" / "recipe.toml").write_text(tomli_w.dumps(recipe))
+    convert_vectors(tmp_path / "run", tmp_path / "dest.bin")
+    assert load_fasttext(tmp_path / "dest.bin").args.sample == sample
+    resolved = VectorSettings(**({} if constants is None else {"constants": constants})).resolved()
+    assert resolved.sample == sample
 
 
 def test_a_runs_output_matrix_and_settings_go_with_it(fasttext, tmp_path) -> None:

@@ -36,6 +36,12 @@ def texts(vectors):
     return [" ".join(rng.choice(vectors.index_to_key, size=n, p=share / share.sum())) for n in lengths]
 
 
+@pytest.mark.parametrize("method", ["mean", "sum"])
+def test_vectors_of_one_component(method):
+    vectors = KeyedVectors(["a", "b"], np.array([[1.0], [3.0]], np.float32))
+    assert TextEmbedder(vectors, method).encode(["a b"]).tolist() == [[2.0 if method == "mean" else 4.0]]
+
+
 def by_the_paper(vectors, texts, p, a=A, fit_on=None):
     """Algorithm 1 of Arora et al. 2017, line by line, in float64."""
 

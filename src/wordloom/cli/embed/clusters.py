@@ -72,7 +72,9 @@ class Grouping:
     json: bool
 
     @classmethod
-    def of(cls, source: str, *, label_column: str | None, reading: dict[str, Any], **asked: Any) -> Grouping:
+    def of(
+        cls, source: str, *, label_column: str | int | None, reading: dict[str, Any], **asked: Any
+    ) -> Grouping:
         """Read the texts and check them before any vector is computed.
 
         ``reading`` are settings of :func:`wordloom.data.rows.texts.placed_texts`.  Raises DataError as
@@ -207,7 +209,7 @@ def _short(text: str) -> str:
 
 
 def _read(
-    source: str, label_column: str | None, reading: dict[str, Any]
+    source: str, label_column: str | int | None, reading: dict[str, Any]
 ) -> tuple[list[PlacedText], list[str] | None]:
     """Return the texts, and the labels if a label column or a named set is given."""
     from wordloom.data import labelled_rows
@@ -218,8 +220,8 @@ def _read(
     if not named and label_column is None:
         return list(placed_texts([source], **reading)), None
     how: dict[str, Any] = {name: reading.get(name) for name in ("header", "encoding_errors", "default")}
-    texts = reading["columns"] or reading["field"]
-    rows = list(labelled_rows(source, text=texts, label=options.parse_column(label_column), **how))
+    texts = reading["columns"] or reading.get("field")
+    rows = list(labelled_rows(source, text=texts, label=label_column, **how))
     if rows and len(rows[0].texts) > 1:
         raise DataError(
             f"the rows of '{source}' hold {len(rows[0].texts)} texts each; name one: --text-column"

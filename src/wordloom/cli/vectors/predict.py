@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +14,8 @@ from typer import Argument
 from wordloom.cli import options
 from wordloom.cli.options import argument, option
 from wordloom.cli.vectors.output import print_json, print_notes, stopped_notes
-from wordloom.errors import DataError
+from wordloom.data.files.source import Source, suffixes
+from wordloom.data.files.stream import blocks, split_lines
 
 if TYPE_CHECKING:
     from wordloom.vectors.use.classifier import LabelScore
@@ -72,9 +73,7 @@ def _notes(score: LabelScore) -> list[str]:
 
 def _lines(file: str) -> Iterator[str]:
     """Yield the lines of a file or of standard input, which end at line feeds only."""
-    try:
-        with sys.stdin.buffer if file == "-" else open(file, "rb") as stream:
-            for line in stream:
-                yield line.decode("utf-8", "surrogateescape").removesuffix("\n")
-    except OSError as error:
-        raise DataError(f"cannot read '{file}': {error.strerror or error}; give a text file, or -") from None
+    source = Source(path=file, name=file, format="text", compression=suffixes(file)[1])
+    for number, line in enumerate(split_lines(blocks(source), b"", b"\n", keep_empty_end=False)):
+        text = line if number else line.removeprefix(BOM_UTF8)
+        yield text.decode("utf-8", "surrogateescape")

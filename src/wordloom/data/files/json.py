@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 from wordloom.data.files.source import Fields, Source
@@ -28,6 +28,7 @@ def fields_or_words(
 
     For an object without ``field``, yield the list of words in the field called ``words``.
     """
+    values = None
     if file.format == "json":
         values = _json_list(file, errors, meter)
         if values and all(isinstance(value, str) for value in values):
@@ -37,7 +38,7 @@ def fields_or_words(
             return
     names = [field] if isinstance(field, str) else list(field)
     last = f", field '{names[0]}'" if len(names) == 1 else ""
-    for record in json_objects(file, errors, meter):
+    for record in json_objects(file, errors, meter, values):
         place = position(record.source, record.line, unit="line" if file.format == "jsonl" else "item")
         if words is not None and words in record.value and names[0] not in record.value:
             yield f"{place}, field '{words}'", text_list(record.value, words, place, errors)
@@ -103,10 +104,16 @@ def valid_text(text: str, errors: EncodingErrors, place: str) -> str:
     return text
 
 
-def json_objects(file: Source, errors: EncodingErrors, meter: Meter | None) -> Iterator[Record]:
+def json_objects(
+    file: Source, errors: EncodingErrors, meter: Meter | None, values: list[Any] | None = None
+) -> Iterator[Record]:
+    """Yield the objects of a file; ``values`` are those of a .json file that is read already."""
     unit: Literal["line", "item"] = "line" if file.format == "jsonl" else "item"
-    lines = unit == "line"
-    items = _json_lines(file, errors, meter) if lines else enumerate(_json_list(file, errors, meter), 1)
+    items: Iterable[tuple[int, Any]]
+    if file.format == "jsonl":
+        items = _json_lines(file, errors, meter)
+    else:
+        items = enumerate(_json_list(file, errors, meter) if values is None else values, 1)
     for number, value in items:
         if not isinstance(value, dict):
             place = position(file.name, number, unit=unit)

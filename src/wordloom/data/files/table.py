@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import Any
 
 from wordloom.data.files.json import json_objects, missing_field
 from wordloom.data.files.source import COMPRESSIONS, Columns, Source
-from wordloom.data.files.stream import REPLACE, EncodingErrors, Meter, numbered_lines, open_stream
+from wordloom.data.files.stream import REPLACE, EncodingErrors, Meter, blocks, numbered_lines
 from wordloom.errors import DataError, position
 
 LISTS = (".txt", ".text")  # a text on each line
@@ -309,8 +308,8 @@ def _parquet_file(file: Source) -> Iterator[Any]:
     with tempfile.TemporaryFile() as spooled:
         content: Any = file.path
         if file.compression or file.is_stdin:  # Parquet is read from its end, a stream from its start
-            with open_stream(file) as packed:
-                shutil.copyfileobj(packed, spooled)
+            for block in blocks(file):
+                spooled.write(block)
             spooled.seek(0)
             content = spooled
         try:

@@ -187,6 +187,8 @@ def _once(files: Iterable[Source]) -> list[Source]:
 
 def _file(path: str, accepts: Accepts) -> Source:
     source = accepts.source(path)
+    if os.path.islink(path) and not os.path.exists(path):
+        raise DataError(f"'{path}' is a link to '{os.readlink(path)}', where no file is; remove the link")
     return replace(source, path=spooled(path)) if stat.S_ISFIFO(os.stat(path).st_mode) else source
 
 
@@ -208,9 +210,17 @@ def walk(folder: str) -> Iterator[tuple[str, list[str]]]:
     """Yield ``folder`` and each folder below it, with the sorted names of its files.
 
     Links are followed, but no folder is visited twice.  Hidden files and folders are left out.
+
+    Raises DataError for a folder that cannot be read.
     """
     visited = set()
-    for directory, folders, names in os.walk(folder, followlinks=True):
+
+    def refuse(error: OSError) -> None:
+        if isinstance(error, NotADirectoryError | FileNotFoundError):  # a pattern below a file
+            return
+        raise DataError(f"'{error.filename}' cannot be read: {error.strerror}; allow it, or name other files")
+
+    for directory, folders, names in os.walk(folder, followlinks=True, onerror=refuse):
         if (real := os.path.realpath(directory)) in visited:
             folders.clear()
             continue
@@ -250,10 +260,22 @@ def _glob(folder: str, parts: list[str]) -> Iterator[str]:
             else:
                 yield from filter(None, (inside, *(os.path.join(inside, name) for name in names)))
     elif glob.has_magic(part):
+        if os.path.isdir(folder or "."):
+            _check_readable(folder or ".")
         for match in glob.iglob(os.path.join(glob.escape(folder), part)):
             yield from _glob(match, others)
     elif os.path.lexists(path := os.path.join(folder, part)):
         yield from _glob(path, others)
+
+
+def _check_readable(folder: str) -> None:
+    """Raise DataError for a folder whose names cannot be listed; :mod:`glob` takes it for an empty one."""
+    try:
+        os.scandir(folder).close()
+    except OSError as error:
+        raise DataError(
+            f"'{folder}' cannot be read: {error.strerror}; allow it, or name other files"
+        ) from None
 
 
 _SPOOLS: dict[tuple[int, int], IO[bytes]] = {}

@@ -150,6 +150,11 @@ class VectorRun:
         w, phrases = self.recipe.words, self.corpus.phrases
         if self.run.resume and (self.path / "vocabulary.tsv").exists():
             loaded = WordVocabulary.load(self.path, split=w.split, lower=w.lower)
+            if len(loaded.phrases) != w.phrases:
+                raise CheckpointError(
+                    f"{self.path} has {len(loaded.phrases)} of the recipe's {w.phrases} passes of phrases: "
+                    "phrases.json is missing or damaged; start again with --force"
+                )
             phrases.extend(loaded.phrases)
             return loaded
         for number in range(1, w.phrases + 1):

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import tomllib
 import unicodedata
 from collections import Counter
@@ -35,13 +36,19 @@ _AT_ONCE = 1 << 20  # words of text counted between checks of the limit
 
 
 @functools.cache
-def _word_pattern() -> re.Pattern[str]:
-    """Match letters, digits, underscores and combining marks.
+def _word_pattern(end: int) -> re.Pattern[str]:
+    """Match letters, digits, underscores and combining marks below the character ``end``.
 
     Python's \\w has no combining marks; without them the vowels of Hindi would split words.
     """
-    marks = "".join(chr(c) for c in range(0x300, 0x10000) if unicodedata.category(chr(c)) in ("Mn", "Mc"))
+    marks = "".join(chr(c) for c in range(0x300, end) if unicodedata.category(chr(c)) in ("Mn", "Mc"))
     return re.compile(rf"[\w{marks}]+(?:['’][\w{marks}]+)*")
+
+
+def _end(text: str) -> int:
+    """Return where the characters of ``text`` end: the marks beyond the first plane are a slow pattern."""
+    is_beyond = len(text.encode("utf-16-le", "surrogatepass")) > 2 * len(text)
+    return sys.maxunicode + 1 if is_beyond else 0x10000
 
 
 def split_words(
@@ -54,7 +61,7 @@ def split_words(
     """
     if lower:
         text = text.lower()
-    words: list[str] = text.split() if split != "words" else _word_pattern().findall(text)
+    words: list[str] = text.split() if split != "words" else _word_pattern(_end(text)).findall(text)
     if split == "words" and "_" in text:
         words = [bare for word in words if (bare := word.strip("_"))]
     for one in phrases:
@@ -232,15 +239,16 @@ class WordVocabulary(WordEncoder):
     # -- on disk ---------------------------------------------------------------------------------------
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write ``vocabulary.tsv``, with a word and its count in each line, and ``phrases.json`` if needed.
+        """Write ``phrases.json`` if needed, then ``vocabulary.tsv``, with a word and its count in each line.
 
-        The run's recipe, not this file, has ``split`` and ``lower``.
+        The run's recipe, not this file, has ``split`` and ``lower``.  A folder with ``vocabulary.tsv`` is
+        complete.
         """
         folder = Path(folder)
-        lines = (f"{word}\t{count}\n" for word, count in zip(self.words, self.counts.tolist(), strict=True))
-        write_text(folder / "vocabulary.tsv", "".join(lines))
         if self.phrases:
             write_phrases(self.phrases, folder)
+        lines = (f"{word}\t{count}\n" for word, count in zip(self.words, self.counts.tolist(), strict=True))
+        write_text(folder / "vocabulary.tsv", "".join(lines))
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, split: str, lower: bool) -> WordVocabulary:

@@ -204,6 +204,8 @@ def _trained(source: Path) -> dict[str, Any]:
         if vectors.get("algorithm", "word2vec") not in ("word2vec", "fasttext"):
             return {}
         same = {name: vectors[name] for name in ("window", "epochs", "negative", "sample") if name in vectors}
+        if "sample" not in same and vectors.get("constants", "gensim") != "fasttext":
+            same["sample"] = 1e-3  # the default of gensim and of word2vec.c; fastText's is 1e-4
         return {
             **same,
             "model": vectors["architecture"],

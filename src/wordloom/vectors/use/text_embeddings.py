@@ -112,7 +112,7 @@ class TextEmbedder:
             raise VectorError(f"unknown method {method!r}; {did_you_mean(method, METHODS)}")
         if not a > 0:
             raise VectorError(f"a {a} is out of range; give a number above 0, usually 1e-3")
-        if not 0 <= n_components < vectors.vector_size:
+        if method == "sif" and not 0 <= n_components < vectors.vector_size:
             raise VectorError(f"n_components {n_components} is out of range: 0 to {vectors.vector_size - 1}")
         self.vectors, self.method, self.n_components = vectors, method, n_components
         self._split = _splitter(vectors, split, lower)

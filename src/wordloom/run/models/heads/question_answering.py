@@ -142,7 +142,9 @@ class QuestionAnswerer(TokenizedHead[Found]):
 
     def scores(self, read: ReadRows, settings: dict[str, object]) -> Scores:
         """Return exact match and F1, and with ``no_answer`` those at the best thresholds."""
-        answers = self._found(read.source, self._logits(read)[0])
+        # The best span is needed beside "no answer", which takes the place of one.
+        several = replace(self, n_best=max(2, self.n_best))
+        answers = several._found(read.source, self._logits(read)[0])
         best = {one.id: next(span.text for span in one.spans if span.text) for one in answers}
         margins = {one.id: one.no_answer for one in answers if one.no_answer is not None}
         scores = answer_scores(
