@@ -247,7 +247,8 @@ class TruncatedBPTT:
             return
         for i, (old, new) in enumerate(zip(self.carried, states, strict=True)):
             self.carried[i] = tuple(
-                torch.cat([a[: rows.start], b, a[rows.stop :]]) for a, b in zip(old, new, strict=True)
+                torch.cat([a[: rows.start].to(b), b, a[rows.stop :].to(b)])
+                for a, b in zip(old, new, strict=True)  # restored states are on the CPU
             )
 
     def reset(self) -> None:

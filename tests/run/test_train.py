@@ -17,10 +17,11 @@ import torch
 from safetensors.torch import load_file
 
 import wordloom
-from wordloom.errors import CheckpointError, NonFiniteError, RecipeError
+from wordloom.errors import CheckpointError, EvaluationError, NonFiniteError, RecipeError
 from wordloom.recipe import load_recipe
 from wordloom.run import train
 from wordloom.run.folder import RunFolder, locked
+from wordloom.training.hooks import Evaluate
 
 TIMING = {"seconds", "seconds_left", "tokens_per_second", "data_wait_share", "memory_mb", "flop_utilisation"}
 
@@ -461,6 +462,33 @@ def test_gradient_checkpointing_changes_no_number(recipe, tmp_path):
     a, b = load_file(plain / "model.safetensors"), load_file(again / "model.safetensors")
     for key in a:
         torch.testing.assert_close(a[key], b[key], rtol=1e-5, atol=1e-6)
+
+
+def test_a_failing_evaluation_loses_no_work(recipe, tmp_path, monkeypatch):
+    """The step is saved, and the run goes on from it."""
+    given = ["train.steps=4", "train.evaluate_every=0", "train.save_every=0", "train.sample_every=0"]
+    whole = train(recipe(), given, out=tmp_path / "whole").folder
+
+    def fails(self, trainer, record):
+        if trainer.step == trainer.total_steps:
+            raise EvaluationError("no item of the validation data is scored")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Evaluate, "after_step", fails)
+        with pytest.raises(EvaluationError, match="no item"):
+            train(recipe(), given, out=tmp_path / "run")
+    assert not (tmp_path / "run" / "config.json").exists()
+    again = train(recipe(), given, out=tmp_path / "run", resume=True)
+    assert again.step == 4
+    name = "model.safetensors"
+    assert (again.folder / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_sample_prompt_is_tried_before_the_training(recipe, tmp_path):
+    given = ["train.sample_every=3", "train.sample_prompt=<|endoftext|>"]
+    with pytest.raises(RecipeError, match=r"train\.sample_prompt '<\|endoftext\|>' cannot be read: "):
+        train(recipe(), given, out=tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 def test_tensorboard_on_request(recipe, tmp_path):

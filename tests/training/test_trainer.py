@@ -8,6 +8,7 @@ import signal
 
 import pytest
 import torch
+from tests.apple_gpu import AppleGPU
 
 from wordloom.errors import NonFiniteError
 from wordloom.objectives import Loss, causal_lm
@@ -66,6 +67,23 @@ def test_micro_batches_are_weighed_by_their_tokens(tiny_model, batches, settings
     assert mean == total / count == pytest.approx(loss.item(), rel=1e-6)
     for grad, p in zip(accumulated, model.parameters(), strict=True):
         torch.testing.assert_close(grad, p.grad, rtol=1e-5, atol=1e-7)
+
+
+def test_a_step_on_an_apple_gpu(tiny_model, batches, settings, monkeypatch):
+    """It has no float64, which the sum of the losses has."""
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: None)  # it would seed the real one
+    with AppleGPU():
+        model = tiny_model(tie_embeddings=False)  # the stand-in unties them
+        trainer = Trainer(model, causal_lm, batches, settings(device="mps"), total_steps=3, seed=1)
+        there = [trainer.train_step() for _ in range(3)]
+    assert str(trainer.device) == "mps"
+    model = tiny_model(tie_embeddings=False)
+    trainer = Trainer(model, causal_lm, batches, settings(), total_steps=3, seed=1)
+    for step in there:
+        here = trainer.train_step()
+        assert step["loss_total"] == pytest.approx(here["loss_total"], rel=1e-5)
+        assert step["gradient_norm"] == pytest.approx(here["gradient_norm"], rel=1e-4)
 
 
 def test_the_loss_falls(tiny_model, batches, settings):

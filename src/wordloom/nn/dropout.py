@@ -42,6 +42,11 @@ def samples_of_rows(numbers: NDArray[np.int64] | None) -> Iterator[None]:
         _SAMPLES.reset(before)
 
 
+def current_samples() -> NDArray[np.int64] | None:
+    """Return the numbers that :func:`samples_of_rows` has set."""
+    return _SAMPLES.get()
+
+
 def dropout(x: Tensor, p: float, training: bool, *, shared: bool = False) -> Tensor:
     """``F.dropout(x, p, training)`` of x [R, ..], whose rows belong to samples: see :func:`samples_of_rows`.
 

@@ -252,6 +252,9 @@ class Save(Hook):
         if due:
             self._save(trainer)
 
+    def on_error(self, trainer: Trainer) -> None:
+        self.on_end(trainer)
+
     def on_end(self, trainer: Trainer) -> None:
         # a stop may arrive between after_step and here
         if self._saved != trainer.step and trainer.step > 0:

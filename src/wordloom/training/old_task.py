@@ -67,7 +67,8 @@ class OldTaskLoss(Hook):
     losses: dict[int, float] = field(default_factory=dict, init=False)  # by step; step 0 is before the first
 
     def on_start(self, trainer: Trainer) -> None:
-        if trainer.step == 0:
+        is_over = trainer.step >= trainer.total_steps and trainer.step not in self.losses  # a smaller budget
+        if trainer.step == 0 or is_over:
             self._measure(trainer)
 
     def after_step(self, trainer: Trainer, record: StepRecord) -> None:

@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import torch
@@ -51,6 +51,9 @@ class Hook:
     def on_start(self, trainer: Trainer) -> None: ...
     def after_step(self, trainer: Trainer, record: StepRecord) -> None: ...
     def on_end(self, trainer: Trainer) -> None: ...
+    def on_error(self, trainer: Trainer) -> None:
+        """Act after a step behind which a hook, this or another one, has failed."""
+
     def state_dict(self) -> dict[str, Any]:
         return {}
 
@@ -120,12 +123,25 @@ class Trainer:
         with stop_on_signals(self._stop):
             while self.step < self.total_steps and not self._is_stopped():
                 record = self.train_step()
-                for hook in self.hooks:
-                    hook.after_step(self, record)
+                try:
+                    for hook in self.hooks:
+                        hook.after_step(self, record)
+                except Exception:
+                    self._save_before_error()
+                    raise
             for hook in self.hooks:
                 hook.on_end(self)
             self.finish_saving()  # a second SIGTERM does not end a save under way
         return "done" if self.step >= self.total_steps else "stopped"
+
+    def _save_before_error(self) -> None:
+        """Save the step after which a hook failed, such as an evaluation; other ranks may not have failed."""
+        if self.ranks.size > 1:
+            return
+        with suppress(Exception):  # the first error is raised
+            for hook in self.hooks:
+                hook.on_error(self)
+            self.finish_saving()
 
     def stop(self) -> None:
         """Finish the step under way, let the hooks save, and return from :meth:`run`."""
@@ -213,7 +229,7 @@ class Trainer:
                 mean = (terms / divisors).sum()
                 torch.autograd.backward(mean * 0 if part.idle else mean)
             if not part.idle:
-                totals += terms.detach().double().cpu()
+                totals += terms.detach().cpu().double()  # Apple GPUs have no float64
         totals = self._agree(totals)
         first = int(counts[0])
         loss_of_step = float((totals / counts.clamp(min=1)).sum())

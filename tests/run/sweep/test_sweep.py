@@ -10,8 +10,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from wordloom.errors import CheckpointError, ConfigError, DataError, NonFiniteError, RecipeError
+from wordloom.errors import (
+    ChatError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DeviceError,
+    EvaluationError,
+    NonFiniteError,
+    RecipeError,
+    TokenizerError,
+)
 from wordloom.progress import TrainingProgress
+from wordloom.run.sweep import sweep as sweep_module
 from wordloom.run.sweep.grid import combinations, split_settings
 from wordloom.run.sweep.sweep import sweep
 from wordloom.run.train import train
@@ -307,6 +318,23 @@ def test_a_mistake_of_one_combination_leaves_the_others_trained(recipe, steps, t
         with pytest.raises(DataError, match=r"text_column=3: .*train\.tsv:1"):
             sweep(recipe, grid, out=tmp_path / "out")
         assert len(steps) - before == wanted
+    assert [row["state"] for row in rows(tmp_path / "out")] == ["waiting", "done"]
+
+
+@pytest.mark.parametrize("error", [DeviceError, TokenizerError, ChatError, EvaluationError])
+def test_any_mistake_of_one_run_leaves_the_others_trained(recipe, tmp_path, monkeypatch, error):
+    real, trained = sweep_module.train, []
+
+    def failing(given, **options):
+        if given.train.learning_rate == 0.5:
+            raise error("this one does not fit")
+        trained.append(given.train.learning_rate)
+        return real(given, **options)
+
+    monkeypatch.setattr(sweep_module, "train", failing)
+    with pytest.raises(error, match=r"learning_rate=0\.5: this one does not fit"):
+        sweep(recipe, {"train.learning_rate": [0.5, 0.25]}, out=tmp_path / "out")
+    assert trained == [0.25]
     assert [row["state"] for row in rows(tmp_path / "out")] == ["waiting", "done"]
 
 

@@ -21,9 +21,21 @@ from wordloom.cli import app
 from wordloom.errors import CheckpointError, RecipeError
 from wordloom.models import build
 from wordloom.run import train
+from wordloom.run.sweep.sweep import sweep
 from wordloom.weights import load_config, save_model
 
 ADAPTER = ["lora.rank=3", "lora.alpha=6", "data.template=plain"]
+
+
+def test_a_sweep_of_adapters_ends(tmp_path: Path) -> None:
+    recipe = recipe_in(tmp_path)
+    grid = {"train.learning_rate": [1e-2, 1e-3]}
+    given = [*ADAPTER, "train.steps=3", "train.evaluate_every=3"]
+    for _ in range(2):  # the second call trains nothing again
+        result = sweep(recipe, grid, given, out=tmp_path / "sweep", start_from=tmp_path / "body")
+        assert [run.state for run in result.runs] == ["done", "done"]
+        assert not result.stopped
+        assert result.best is not None
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "rnn"])

@@ -24,6 +24,7 @@ from wordloom.recipe import load_recipe
 from wordloom.run import train
 from wordloom.run.sweep.sweep import sweep
 from wordloom.text import Tokenizer
+from wordloom.training.hooks import Log
 from wordloom.weights import load_config, save_model
 
 OLD = """
@@ -211,6 +212,36 @@ def test_a_run_cut_short_ends_with_the_same_bits(kind: str, remedy: tuple[str, .
         assert (whole / name).read_bytes() == (cut / name).read_bytes()
     if remedy is REHEARSAL:  # steps 3 and 6
         assert ["old_loss" in line for line in of_kind(whole, "train")] == [False, True, True]
+
+
+@pytest.mark.parametrize(("kind", "remedy"), [("gpt2", REHEARSAL), ("bert", REHEARSAL), ("bert", AUXILIARY)])
+def test_gradient_checkpointing_changes_no_number(kind: str, remedy: tuple[str, ...], tune: Tune) -> None:
+    """The second pass drops what the first did, though it is made for the rows of another batch."""
+    given = (*remedy, "train.micro_batch_size=2", "lora.rank=2", "lora.dropout=0.5")
+    first = load_file(tune(kind, *given) / "adapter_model.safetensors")
+    second = load_file(
+        tune(kind, *given, "train.gradient_checkpointing=true", name="again") / "adapter_model.safetensors"
+    )
+    for key, tensor in first.items():
+        torch.testing.assert_close(tensor, second[key], rtol=1e-5, atol=1e-6)
+
+
+def test_a_budget_that_is_used_up_is_measured(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that was stopped, and is told to end where it is."""
+    monkeypatch.setattr(Log, "after_step", stopping_after(3, Log.after_step))
+    tune("gpt2", "train.evaluate_every=0", "train.save_every=0")
+    monkeypatch.undo()
+    run = tune("gpt2", "train.evaluate_every=0", "train.save_every=0", "train.steps=3", resume=True)
+    assert told(run)["step"] == 3
+
+
+def stopping_after(step: int, real: Any) -> Any:
+    def after_step(self: Log, trainer: Any, record: Any) -> None:
+        real(self, trainer, record)
+        if trainer.step == step:
+            trainer.stop()
+
+    return after_step
 
 
 def test_rehearsal_keeps_more_of_the_old_task(place: Path, tune: Tune) -> None:

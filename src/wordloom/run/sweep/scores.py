@@ -18,6 +18,7 @@ from wordloom.recipe.training import HIGHER, LOWER, TrainSettings
 from wordloom.run.folder import RunFolder, refuse_changes
 from wordloom.run.sweep.grid import Combination
 from wordloom.training.checkpoint import checkpoint_steps
+from wordloom.weights.configs import ADAPTER_CONFIG
 from wordloom.weights.integrity import read_values
 
 # Objectives that score whole texts.
@@ -158,7 +159,8 @@ def read_run(combination: Combination, folder: Path) -> SweepRun:
     lines = metric_lines(folder / "metrics.jsonl")
     steps = checkpoint_steps(folder)
     state: Literal["stopped", "failed", "done"] = "stopped"
-    if (folder / "config.json").exists() and (not steps or _ended(folder, steps[-1])):
+    finished = any((folder / name).exists() for name in ("config.json", ADAPTER_CONFIG))
+    if finished and (not steps or _ended(folder, steps[-1])):
         state, reason = "done", ""
     elif reason:
         state = "failed"

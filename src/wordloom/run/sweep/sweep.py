@@ -17,7 +17,6 @@ from rich.console import Console
 from wordloom.errors import (
     CheckpointError,
     ConfigError,
-    DataError,
     NonFiniteError,
     RecipeError,
     WordloomError,
@@ -119,7 +118,9 @@ class _Sweep:
             torch.set_num_threads(threads)  # the run before may have set train.threads
             try:
                 stopped = self._train(point, resume=runs[number].state == "stopped")
-            except (ConfigError, DataError, RecipeError) as error:
+            except CheckpointError:  # such as a full disk, which the other runs would meet too
+                raise
+            except WordloomError as error:
                 mistakes.append((point.name, error))
                 self.progress.say(f"not trained: {error}")
                 continue

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from wordloom.errors import RecipeError
+from wordloom.errors import RecipeError, TokenizerError
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.generate import Sampling, generate_text
 from wordloom.models import TaskConfig, body_config, family_of
@@ -140,6 +140,11 @@ def _sampler(recipe: Recipe, tokenizer: Tokenizer) -> Callable[[Any], str]:
     s = recipe.train
     sampling = Sampling(max_new_tokens=s.sample_tokens, seed=recipe.seed, past="slide")
     specials: Specials = "interpret" if recipe.data_as(CausalData).label_prefix else "refuse"
+    if s.sample_every:
+        try:
+            tokenizer.prompt_ids(s.sample_prompt, specials=specials)
+        except TokenizerError as error:
+            raise RecipeError(f"train.sample_prompt {s.sample_prompt!r} cannot be read: {error}") from None
 
     def sample(model: Any) -> str:
         text = generate_text(model, tokenizer, s.sample_prompt, sampling, specials=specials)
