@@ -51,6 +51,7 @@ def test_what_is_not_offered_is_named() -> None:
         "early_stopping": False,
     }  # fmt: skip
     assert settings(checkpoint, {}).ignored == ("num_beams", "typical_p", "bad_words_ids")
+    assert settings({"max_length": 50}, {}).ignored == ("max_length",)
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,14 @@ def test_a_prompt_of_ids_stops_where_its_text_stops() -> None:
         stream_ids(model, None, [ord("x")], sampling)
 
 
+def test_ends_may_come_from_an_iterator() -> None:
+    tokenizer = Tokenizer.train([], kind="byte")
+    model = utf8_model(tokenizer, "xabcdefghi")
+    sampling = Sampling(temperature=0, max_new_tokens=9)
+    for ends in ([ord("d")], iter([ord("d")])):
+        assert generate_text(model, tokenizer, "x", sampling, eos_ids=ends) == "abc"
+
+
 def test_a_prompt_of_ids_needs_no_tokenizer(model: Any, tokenizer: Tokenizer) -> None:
     prompt = tokenizer.prompt_ids("Mäd")
     known, bare = (complete(model, t, [prompt], DRAWN, eos_ids=())[0] for t in (tokenizer, None))

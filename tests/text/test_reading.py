@@ -58,6 +58,77 @@ def test_gpt2_files_under_hugging_face_names(gpt2_folder, tmp_path):
         assert ours.encode_ids(text) == theirs.encode(text)
 
 
+def older_folder(gpt2_folder, folder, config, **files):
+    """A folder as older versions of transformers wrote it, without a tokenizer.json."""
+    folder.mkdir(exist_ok=True)
+    shutil.copy(gpt2_folder / "encoder.json", folder / "vocab.json")
+    shutil.copy(gpt2_folder / "vocab.bpe", folder / "merges.txt")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer", **config}))
+    for name, value in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(value))
+    return folder
+
+
+@pytest.mark.parametrize("in_config", [True, False])
+def test_added_tokens_of_older_folders(gpt2_folder, tmp_path, in_config):
+    """Each keeps its id, also those without a role, and its flags."""
+    from transformers import AutoTokenizer
+
+    added = {"<y>": 50257, "<x>": 50258, "<|im_end|>": 50259}
+    flags = {"lstrip": True, "rstrip": False, "single_word": False, "normalized": False, "special": True}
+    decoder = {str(index): {"content": name, **flags} for name, index in added.items()}
+    config = {"bos_token": "<x>", "eos_token": "<y>", "pad_token": "<|im_end|>"}
+    if in_config:
+        folder = older_folder(gpt2_folder, tmp_path / "folder", {**config, "added_tokens_decoder": decoder})
+    else:
+        folder = older_folder(gpt2_folder, tmp_path / "folder", config, added_tokens=added)
+    ours, theirs = Tokenizer.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    assert (ours.bos_id, ours.eos_id, ours.pad_id) == (50258, 50257, 50259)
+    for text in ("a <x> b<|im_end|>c", "<y><y> <|im_end|>", *TEXTS):
+        assert ours.encode_ids(text, specials="interpret") == theirs.encode(text, add_special_tokens=False)
+    ours.save_pretrained(tmp_path / "saved")
+    again = Tokenizer.from_pretrained(tmp_path / "saved")
+    assert again.encode_ids("a <x>", specials="interpret") == ours.encode_ids("a <x>", specials="interpret")
+
+
+def test_added_tokens_with_other_ids_are_refused(gpt2_folder, tmp_path):
+    for added, says in (
+        ({"<x>": 50300}, "gives '<x>' the id 50300, and it has 50257 here; use a tokenizer.json"),
+        ({"Hello": 50257}, "gives 'Hello' the id 50257, and it has 15496 here"),
+        ({"<x>": "a"}, "added_tokens.json is no object of ids and tokens"),
+    ):
+        folder = older_folder(gpt2_folder, tmp_path / "folder", {}, added_tokens=added)
+        with pytest.raises(TokenizerError, match=says):
+            Tokenizer.from_pretrained(folder)
+
+
+def test_new_tokens_of_roles_get_the_ids_of_transformers(gpt2_folder, tmp_path):
+    from transformers import AutoTokenizer
+
+    roles = {f"{role}_token": f"<{role}>" for role in ("mask", "cls", "pad", "sep", "unk", "eos", "bos")}
+    roles["mask_token"] = {"content": "<mask>", "lstrip": True, "__type": "AddedToken"}
+    folder = older_folder(gpt2_folder, tmp_path / "folder", {**roles, "add_prefix_space": True})
+    ours, theirs = Tokenizer.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"):
+        assert ours.token_to_id(f"<{role}>") == theirs.convert_tokens_to_ids(f"<{role}>"), role
+    for text in ("a <mask> b", "the <eos> of it", "Hello"):
+        assert ours.encode_ids(text, specials="interpret") == theirs.encode(text, add_special_tokens=False)
+
+
+def test_settings_of_a_vocab_txt(tmp_path):
+    from transformers import AutoTokenizer
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "中文", "中", "##文", "Ab", "ab", "##c"]
+    (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    config = {"tokenizer_class": "BertTokenizer", "tokenize_chinese_chars": False}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    ours = Tokenizer.from_pretrained(tmp_path)
+    assert ours.encode_ids("中文 Abc") == [5, 8, 10]  # in whole words and cased, as the vocabulary says
+    ours.save_pretrained(tmp_path / "saved")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert theirs.encode("中文 Abc", add_special_tokens=False) == [5, 8, 10]
+
+
 def test_bert_vocab_txt(data, tmp_path):
     from transformers import BertTokenizerFast
 

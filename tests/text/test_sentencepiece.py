@@ -45,6 +45,16 @@ def train(corpus, **options):
     return model.getvalue()
 
 
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_ends_with_other_names(corpus, tmp_path, model_type):
+    names = {"bos_piece": "<bos>", "eos_piece": "<eos>", "pad_piece": "<pad>", "pad_id": 3}
+    options = {**LIKE_LLAMA, "model_type": model_type}
+    (tmp_path / "tokenizer.model").write_bytes(train(corpus, **options, **names))
+    tokenizer = Tokenizer.from_pretrained(tmp_path)
+    assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id) == (1, 2, 3)
+    assert (tokenizer.prompt_ids("a")[0] == 1) == (model_type == "bpe")
+
+
 @pytest.fixture(scope="session", params=MODELS)
 def pair(request, corpus, tmp_path_factory):
     """A reading of ours and SentencePiece's own, of one model."""

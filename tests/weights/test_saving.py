@@ -47,6 +47,14 @@ def test_the_files_of_a_folder(tmp_path: Path) -> None:
         assert "lm_head.weight" not in file.keys()  # noqa: SIM118
 
 
+def test_layers_that_are_one_are_written_for_each(tmp_path: Path) -> None:
+    model = build(CONFIG)
+    model.blocks[1] = model.blocks[0]
+    save_model(model, tmp_path / "shared")
+    tokens = torch.randint(0, 11, (2, 5))
+    torch.testing.assert_close(load_model(tmp_path / "shared")(tokens), model(tokens))
+
+
 def test_shards_are_no_larger_than_asked_and_the_index_is_whole(tmp_path: Path) -> None:
     model = build(CONFIG)
     save_model(model, tmp_path / "m", max_shard_size=3000)

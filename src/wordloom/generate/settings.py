@@ -28,7 +28,7 @@ _NAMES = {
 }
 
 # other keys of the file: those that change no token here, and those that are off at this value
-_SILENT = ("do_sample", "eos_token_id", "bos_token_id", "pad_token_id", "max_length", "use_cache")
+_SILENT = ("do_sample", "eos_token_id", "bos_token_id", "pad_token_id", "use_cache")
 _OFF: dict[str, Any] = {
     "num_beams": 1,
     "num_beam_groups": 1,
@@ -37,6 +37,7 @@ _OFF: dict[str, Any] = {
     "epsilon_cutoff": 0.0,
     "eta_cutoff": 0.0,
     "min_length": 0,
+    "max_length": 20,  # transformers' default, which it ignores beside max_new_tokens
     "length_penalty": 1.0,
     "diversity_penalty": 0.0,
     "encoder_no_repeat_ngram_size": 0,

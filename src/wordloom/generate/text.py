@@ -170,6 +170,7 @@ def stream(
     sampling = sampling or Sampling()
     if eos_ids is None:
         eos_ids = () if tokenizer is None or tokenizer.eos_id is None else (tokenizer.eos_id,)
+    eos_ids = tuple(eos_ids)
     silent = {*eos_ids, *sampling.stop_ids}
     ids = [
         prompt_ids(tokenizer, prompt, specials=specials, number=number)

@@ -18,6 +18,8 @@ from wordloom.text.arguments import check_texts
 from wordloom.text.definition import Definition, full_vocabulary, merge_pairs, special_tokens
 
 ROLES = ("bos", "eos", "pad", "unk", "mask", "cls", "sep")
+NEW_ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # in the order in which new tokens get ids
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 
 # Well-known names of each role, used without a tokenizer_config.json that gives the roles.
 ROLE_NAMES = {
@@ -66,13 +68,39 @@ def roles_given(special: Sequence[str] | Mapping[str, str]) -> tuple[list[str], 
     return tokens, roles
 
 
-def added_token(content: str, index: int, *, special: bool = True) -> dict[str, Any]:
-    """Return an entry of ``added_tokens`` that matches exactly its content."""
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+def added_token(content: str, index: int, *, special: bool = True, entry: Any = None) -> dict[str, Any]:
+    """Return an entry of ``added_tokens`` that matches exactly its content.
+
+    ``entry`` is that of ``tokenizer_config.json``; an object there has flags that match more.
+    """
+    given = entry if isinstance(entry, dict) else {}
+    flags = {name: bool(given.get(name, False)) for name in _FLAGS}
     return {"id": index, "content": content, **flags, "special": special}
 
 
-def mark_special(definition: Definition, content: str) -> None:
+def add_tokens(definition: Definition, entries: Mapping[int, Any], where: str) -> None:
+    """Add the tokens of ``entries``, id to name or to an object with flags, to a vocabulary without them.
+
+    Raises TokenizerError for ids that are not the next ones, and for a token that has another id.
+    """
+    vocabulary = full_vocabulary(definition)
+    known = {token["content"] for token in definition["added_tokens"]}
+    for index, entry in sorted(entries.items()):
+        content = token_name(entry)
+        if content is None:
+            raise TokenizerError(f"{where}: id {index} has no token; give its name")
+        wanted = vocabulary.setdefault(content, max(vocabulary.values(), default=-1) + 1)
+        if wanted != index:
+            raise TokenizerError(
+                f"{where} gives {content!r} the id {index}, and it has {wanted} here; use a tokenizer.json"
+            )
+        if content not in known:
+            is_special = isinstance(entry, dict) and bool(entry.get("special", False))
+            definition["added_tokens"].append(added_token(content, index, special=is_special, entry=entry))
+    definition["added_tokens"].sort(key=lambda token: token["id"])
+
+
+def mark_special(definition: Definition, content: str, entry: Any = None) -> None:
     """Make ``content`` a special token; a new one gets the next id, as in transformers."""
     for token in definition["added_tokens"]:
         if token["content"] == content:
@@ -80,7 +108,7 @@ def mark_special(definition: Definition, content: str) -> None:
             return
     vocabulary = full_vocabulary(definition)
     index = vocabulary.get(content, max(vocabulary.values(), default=-1) + 1)
-    definition["added_tokens"].append(added_token(content, index))
+    definition["added_tokens"].append(added_token(content, index, entry=entry))
     definition["added_tokens"].sort(key=lambda token: token["id"])
 
 

@@ -71,8 +71,9 @@ class Tokenizer:
         names = {role: special.token_name(self._config.get(f"{role}_token")) for role in special.ROLES}
         if not any(names.values()):
             names.update(special.roles_by_name(list(tokenizer_json.special_tokens(self._definition))))
-        for name in filter(None, names.values()):
-            special.mark_special(self._definition, name)
+        for role in special.NEW_ROLES:
+            if name := names[role]:
+                special.mark_special(self._definition, name, self._config.get(f"{role}_token"))
         self._ids = tokenizer_json.full_vocabulary(self._definition)
         self._tokens = {index: token for token, index in self._ids.items()}
         roles = {role: self._ids[name] if name else None for role, name in names.items()}

@@ -217,12 +217,23 @@ def _write_weights(
     for name, rows in zip(names, shards, strict=True):
         # one shard at a time: fused and transposed tensors are copies, and this bounds them
         joined = {row.theirs: row.stored(state) for row in rows}
-        tensors = {theirs: tensor.to("cpu", dtype).contiguous() for theirs, tensor in joined.items()}
+        tensors = _apart({theirs: tensor.to("cpu", dtype).contiguous() for theirs, tensor in joined.items()})
         save_file(tensors, temporary / name, metadata={"format": "pt"})
         weight_map.update(dict.fromkeys(tensors, name))
         total += sum(tensor.nbytes for tensor in tensors.values())
     if len(shards) > 1:
         _write_json(temporary / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return ``tensors``, with copies of those that share memory with an earlier one, as layers may."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        storage = tensor.untyped_storage().data_ptr()
+        found[name] = tensor.clone() if storage in seen else tensor
+        seen.add(storage)
+    return found
 
 
 def _shards(

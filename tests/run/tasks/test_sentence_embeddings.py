@@ -352,6 +352,27 @@ def test_saving_keeps_how_texts_become_vectors(place, tmp_path):
     np.testing.assert_array_equal(encoder.embed(TEXTS[:3]).vectors, again)
 
 
+def test_a_prompt_before_every_text_is_refused(place, tmp_path):
+    shutil.copytree(place / "run", tmp_path / "run")
+    settings = tmp_path / "run/config_sentence_transformers.json"
+    prompts = {"query": "query: ", "document": ""}
+    for name in (None, "document", "query"):
+        settings.write_text(json.dumps({"prompts": prompts, "default_prompt_name": name}))
+        if name == "query":
+            with pytest.raises(CheckpointError, match="puts the prompt 'query: ' before every text"):
+                wordloom.load(tmp_path / "run").embed(TEXTS[:2])
+        else:
+            assert pooling_of(tmp_path / "run") == pooling_of(place / "run")
+
+
+def test_a_limit_of_none_is_that_of_the_tokenizer(place, tmp_path):
+    shutil.copytree(place / "run", tmp_path / "run")
+    (tmp_path / "run/sentence_bert_config.json").write_text(json.dumps({"max_seq_length": None}))
+    path = tmp_path / "run/tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_max_length": 9}))
+    assert pooling_of(tmp_path / "run").limit == 9
+
+
 def test_lower_casing_that_the_tokenizer_does_not_do_is_refused(place, tmp_path):
     shutil.copytree(place / "run", tmp_path / "run")
     settings = tmp_path / "run/sentence_bert_config.json"

@@ -38,6 +38,7 @@ def pooling_of(folder: str | Path) -> SentenceSettings | None:
     modules = _read(folder / "modules.json")
     if modules is None:
         return None
+    _refuse_prompt(folder)
     pooling: Pooling | None = None
     normalize, limit = False, None
     for module in modules:
@@ -54,6 +55,19 @@ def pooling_of(folder: str | Path) -> SentenceSettings | None:
     return SentenceSettings(pooling or "mean", normalize, limit)
 
 
+def _refuse_prompt(folder: Path) -> None:
+    """Raise CheckpointError if sentence-transformers would put a prompt before every text."""
+    settings = _read(folder / "config_sentence_transformers.json") or {}
+    name = settings.get("default_prompt_name")
+    prompt = (settings.get("prompts") or {}).get(name) if name is not None else None
+    if prompt:
+        raise CheckpointError(
+            f"{folder / 'config_sentence_transformers.json'} puts the prompt {prompt!r} before every text, "
+            "which is not supported; set default_prompt_name to null there, and write the prompt into the "
+            "texts"
+        )
+
+
 def _limit(folder: Path) -> int | None:
     """Return the limit in sentence_bert_config.json, or from version 6 on that of the tokenizer."""
     settings = _read(folder / "sentence_bert_config.json") or {}
@@ -62,9 +76,8 @@ def _limit(folder: Path) -> int | None:
             f"{folder / 'sentence_bert_config.json'} has do_lower_case, and the tokenizer there is "
             "case-sensitive; put a lower-casing normalizer into tokenizer.json, which all tools read"
         )
-    if "max_seq_length" in settings:
-        length = settings["max_seq_length"]
-    else:
+    length = settings.get("max_seq_length")
+    if length is None:
         length = (_read(folder / "tokenizer_config.json") or {}).get("model_max_length")
     return int(length) if isinstance(length, int | float) and length < _NO_LIMIT else None
 

@@ -17,11 +17,11 @@ from typing import Any, ClassVar, Self
 from wordloom.errors import CheckpointError
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.text import Tokenizer
+from wordloom.text.formats.folders import TOKENIZER_FILES
 from wordloom.weights.configs import format_of
 from wordloom.weights.formats import Format
 from wordloom.weights.tensors import read_json
 
-_FILES = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.bpe", "merges.txt")
 _PADDED = 128  # tools pad the vocabulary of a matrix with fewer rows than this
 
 
@@ -30,7 +30,7 @@ def folder_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
 
     Raises CheckpointError for a tokenizer that does not fit a model of ``vocab_size`` tokens.
     """
-    if not any((folder / name).exists() for name in _FILES):
+    if not any((folder / name).exists() for name in TOKENIZER_FILES):
         return None
     tokenizer = Tokenizer.from_pretrained(folder)
     if tokenizer.vocab_size > vocab_size:

@@ -12,10 +12,15 @@ from wordloom.text.definition import Definition, bert_template, bytes_to_charact
 from wordloom.text.encoding import build
 from wordloom.text.formats.checks import check
 from wordloom.text.formats.sentencepiece import read_model
-from wordloom.text.special import ROLE_NAMES
+from wordloom.text.special import ROLE_NAMES, add_tokens
 
 _BPE_FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 _MODEL_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
+#: The files of which a folder with a tokenizer has at least one.
+TOKENIZER_FILES = (
+    *("tokenizer.json", "vocab.txt", *_MODEL_FILES),
+    *(file for pair in _BPE_FILES for file in pair),
+)
 _EXPECTED = "tokenizer.json, vocab.json + merges.txt, encoder.json + vocab.bpe, tokenizer.model or vocab.txt"
 
 # definition, tokenizer_config, and the chat template, or the error for one that is no text
@@ -38,11 +43,13 @@ def read_tokenizer(path: Path) -> Read:
     template = read_chat_template(folder)
     config.pop("chat_template", None)
 
-    definition, defaults = _read_format(folder, names, path, config)
+    definition, defaults, has_definition = _read_format(folder, names, path, config)
     definition.setdefault("added_tokens", [])
     for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding"):
         definition.setdefault(part, None)
     try:
+        if not has_definition:
+            _read_added_tokens(folder, definition, config)
         check(definition)
         backend = build(definition)
     except TokenizerError as error:
@@ -55,22 +62,22 @@ def read_tokenizer(path: Path) -> Read:
 
 def _read_format(
     folder: Path, names: list[str], path: Path, config: dict[str, Any]
-) -> tuple[Definition, dict[str, Any]]:
-    """Return the definition, and the special tokens that the format defines."""
+) -> tuple[Definition, dict[str, Any], bool]:
+    """Return the definition, the format's special tokens, and whether it is a tokenizer.json."""
     single = names[0] if path.is_file() else None
     parts = {file for pair in _BPE_FILES for file in pair}
     if "tokenizer.json" in names or (single and path.suffix == ".json" and single not in parts):
-        return _definition(folder / (single or "tokenizer.json")), {}
+        return _definition(folder / (single or "tokenizer.json")), {}, True
     for vocabulary, merges in _BPE_FILES:
         if vocabulary in names or merges in names:
-            return _read_bpe(folder / vocabulary, folder / merges)
+            return *_read_bpe(folder / vocabulary, folder / merges, config), False
     model = next(
         (name for name in names if name in _MODEL_FILES or (name == single and name.endswith(".model"))), None
     )
     if model:
-        return read_model(folder / model)
+        return *read_model(folder / model), False
     if "vocab.txt" in names or (single and single.endswith(".txt")):
-        return _read_wordpiece(folder / (single or "vocab.txt"), config)
+        return *_read_wordpiece(folder / (single or "vocab.txt"), config), False
     raise TokenizerError(f"no tokenizer in '{path}': expected {_EXPECTED}")
 
 
@@ -124,7 +131,22 @@ def read_chat_template(folder: Path) -> str | ChatError | None:
     return ChatError(f"{holds} {what}; give it a Jinja template")
 
 
-def _read_bpe(vocabulary_file: Path, merges_file: Path) -> tuple[Definition, dict[str, Any]]:
+def _read_added_tokens(folder: Path, definition: Definition, config: dict[str, Any]) -> None:
+    """Add the tokens of ``added_tokens_decoder`` in the configuration, or else of ``added_tokens.json``."""
+    file, name = folder / "added_tokens.json", "tokenizer_config.json, added_tokens_decoder"
+    entries = config.get("added_tokens_decoder")
+    if entries is None and file.is_file():
+        entries, name = {index: token for token, index in _json(file).items()}, file.name
+    try:
+        by_id = {int(index): entry for index, entry in (entries or {}).items()}
+    except (ValueError, TypeError, AttributeError):
+        raise TokenizerError(f"'{folder}': {name} is no object of ids and tokens") from None
+    add_tokens(definition, by_id, f"'{folder}': {name}")
+
+
+def _read_bpe(
+    vocabulary_file: Path, merges_file: Path, config: dict[str, Any]
+) -> tuple[Definition, dict[str, Any]]:
     """Read GPT-2's byte-level BPE, or the BPE of the first GPT, whose words end in ``</w>``."""
     vocabulary = _json(vocabulary_file)
     if not all(isinstance(index, int) for index in vocabulary.values()):
@@ -142,7 +164,13 @@ def _read_bpe(vocabulary_file: Path, merges_file: Path) -> tuple[Definition, dic
     }
     model = {"type": "BPE", "vocab": vocabulary, "merges": merges}
     if all(character in vocabulary for character in bytes_to_characters()):
-        byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+        prefix = bool(config.get("add_prefix_space", False))
+        byte_level = {
+            "type": "ByteLevel",
+            "add_prefix_space": prefix,
+            "trim_offsets": True,
+            "use_regex": True,
+        }
         definition |= {"pre_tokenizer": byte_level, "decoder": byte_level, "model": model}
         if "<|endoftext|>" in vocabulary:  # GPT-2 has this one token for everything
             return definition, {f"{role}_token": "<|endoftext|>" for role in ("bos", "eos", "unk")}
@@ -180,13 +208,19 @@ def _read_wordpiece(path: Path, config: dict[str, Any]) -> tuple[Definition, dic
         lower = not any(
             token != token.lower() for token in tokens if not (token[:1] == "[" and token[-1:] == "]")
         )
-    definition = _wordpiece_definition(vocabulary, lower=lower, strip_accents=config.get("strip_accents"))
+    definition = _wordpiece_definition(
+        vocabulary,
+        lower=lower,
+        strip_accents=config.get("strip_accents"),
+        chinese=bool(config.get("tokenize_chinese_chars", True)),
+    )
     names = {role: f"[{role.upper()}]" for role in ("pad", "unk", "mask", "cls", "sep")}
-    return definition, {f"{r}_token": name for r, name in names.items() if name in vocabulary}
+    roles = {f"{role}_token": name for role, name in names.items() if name in vocabulary}
+    return definition, {"do_lower_case": lower, **roles}  # transformers lower-cases by default
 
 
 def _wordpiece_definition(
-    vocabulary: dict[str, int], *, lower: bool, strip_accents: bool | None
+    vocabulary: dict[str, int], *, lower: bool, strip_accents: bool | None, chinese: bool
 ) -> Definition:
     """Return the definition of BERT's tokenizer as transformers writes it."""
     definition: Definition = {
@@ -195,7 +229,7 @@ def _wordpiece_definition(
         "normalizer": {
             "type": "BertNormalizer",
             "clean_text": True,
-            "handle_chinese_chars": True,
+            "handle_chinese_chars": chinese,
             "strip_accents": strip_accents,
             "lowercase": lower,
         },

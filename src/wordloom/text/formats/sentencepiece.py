@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from wordloom.errors import TokenizerError
 from wordloom.text.definition import SPACE_MARK, Definition
 from wordloom.text.formats import charsmap
-from wordloom.text.special import added_token
+from wordloom.text.special import added_token, roles_by_name
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 UNIGRAM, BPE, WORD = 1, 2, 3
@@ -141,9 +141,8 @@ def read_model(path: Path) -> tuple[Definition, dict[str, Any]]:
     except ValueError as error:
         raise TokenizerError(f"'{path}' is not a SentencePiece model: {error}") from error
     config: dict[str, Any] = {"unk_token": model.pieces[unknown].text}
-    for role, name in (("bos", "<s>"), ("eos", "</s>"), ("pad", "<pad>")):
-        if name in special:
-            config[f"{role}_token"] = name
+    roles = roles_by_name(list(special))
+    config |= {f"{role}_token": roles[role] for role in ("bos", "eos", "pad") if role in roles}
     definition: Definition = {
         "version": "1.0",
         "added_tokens": [added_token(text, i) for text, i in special.items()]
@@ -159,9 +158,9 @@ def read_model(path: Path) -> tuple[Definition, dict[str, Any]]:
         "model": _unigram(model, unknown) if model.model_type == UNIGRAM else _bpe(model),
     }
     definition["added_tokens"].sort(key=lambda token: token["id"])
-    if model.model_type == BPE and "<s>" in special:  # LLaMA begins every text with bos
+    if model.model_type == BPE and "bos" in roles:  # LLaMA begins every text with bos
         config |= {"add_bos_token": True, "add_eos_token": False}
-        definition["post_processor"] = _bos_template(special["<s>"])
+        definition["post_processor"] = _bos_template(roles["bos"], special[roles["bos"]])
     return definition, config
 
 
@@ -332,14 +331,14 @@ def _unigram_scores(model: Model) -> list[tuple[str, float]]:
     return scores
 
 
-def _bos_template(bos_id: int) -> Definition:
+def _bos_template(name: str, bos_id: int) -> Definition:
     def bos(segment: int) -> Definition:
-        return {"SpecialToken": {"id": "<s>", "type_id": segment}}
+        return {"SpecialToken": {"id": name, "type_id": segment}}
 
     single = [bos(0), {"Sequence": {"id": "A", "type_id": 0}}]
     return {
         "type": "TemplateProcessing",
         "single": single,
         "pair": [*single, bos(1), {"Sequence": {"id": "B", "type_id": 1}}],
-        "special_tokens": {"<s>": {"id": "<s>", "ids": [bos_id], "tokens": ["<s>"]}},
+        "special_tokens": {name: {"id": name, "ids": [bos_id], "tokens": [name]}},
     }
