@@ -14,7 +14,6 @@ from typing import get_args
 import pytest
 
 from wordloom.cli import main
-from wordloom.cli.vectors.train import _name_of
 from wordloom.recipe.vectors import VectorSettings
 from wordloom.vectors import load_vectors
 
@@ -200,20 +199,6 @@ def test_a_signal_before_training_leaves_the_run_that_force_would_replace(wordlo
     assert done.returncode == 130, done.stderr
     assert done.stderr.splitlines()[-1] == "stopped before training began: the run in runs/tale is unchanged"
     assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
-
-
-@pytest.mark.parametrize(
-    ("source", "name"),
-    [
-        ("books/*.txt", "books"),
-        ("*.txt", "vectors"),
-        ("-", "vectors"),
-        ("a/my.text.gz", "my"),
-        ("/", "vectors"),
-    ],
-)
-def test_a_run_is_called_after_its_text(source, name):
-    assert _name_of(source) == name
 
 
 def test_the_help_names_every_algorithm(wordloom):

@@ -12,6 +12,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from wordloom.data.sets.fetch import names_dataset
 from wordloom.errors import CheckpointError, RecipeError
 from wordloom.files import remove, remove_folder, write_text
 from wordloom.recipe import Recipe
@@ -214,3 +215,15 @@ def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in table.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return flat
+
+
+def name_of(source: str, *, default: str) -> str:
+    """Return the name of a run on a text: that of its file, folder or data set, or the folder above a glob.
+
+    ``default`` is the name where that leaves none, such as for ``-``.
+    """
+    if names_dataset(source):
+        return source.replace("/", "-")
+    plain = [part for part in Path(source).parts if not set(part) & set("*?[")]
+    name = re.sub(r"[^\w.-]+", "-", plain[-1].partition(".")[0] if plain else "").strip("-")
+    return name or default

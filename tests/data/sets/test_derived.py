@@ -19,7 +19,7 @@ import pytest
 
 from wordloom.data import DATASETS, fetch
 from wordloom.data.sets.derived import book_text
-from wordloom.data.sets.fetch import download_folder, is_here
+from wordloom.data.sets.fetch import download_folder, is_here, local_files
 from wordloom.errors import DataError
 
 
@@ -143,6 +143,8 @@ def test_every_derived_file_is_written_with_its_hash(mirror: dict[str, bytes], d
         "/weights/stories260K/tok512.bin": (stories / "tok512.bin").read_bytes(),
     }
     said: list[str] = []
+    with pytest.raises(DataError, match="downloaded; run `wordloom data fetch blimp`"):
+        local_files("blimp")
     for given in ("blimp", "gutenberg/valid", "squad-sample/train", "squad-sample/dev", "stories260k/hf"):
         assert not is_here(given)
         for file in fetch(given, progress=said.append):
@@ -176,7 +178,7 @@ def test_a_source_with_other_contents(mirror: dict[str, bytes], page: bytes, mes
     mirror["/sources/blimp.zip"] = page
     with pytest.raises(DataError, match=message):
         fetch("blimp")
-    assert not is_here("blimp")
+    assert kept() == set()  # the next call downloads it again
 
 
 def test_a_missing_source(mirror: dict[str, bytes]) -> None:

@@ -26,7 +26,8 @@ from wordloom.run.compare.budget import Budget
 from wordloom.run.compare.compare import compare
 from wordloom.run.compare.entries import Entry, family_entry, shape_of
 from wordloom.run.compare.result import Result, Row
-from wordloom.run.compare.settings import Settings, base_recipe, name_of
+from wordloom.run.compare.settings import Settings, base_recipe
+from wordloom.run.folder import name_of
 from wordloom.training.hooks import Log
 
 FAMILIES = ["ngram", "bag", "gru", "llama-band", "bert"]
@@ -260,7 +261,7 @@ def test_a_model_that_the_memory_does_not_hold_is_left_out(
     assert {row.name for row in found.rows if row.parameters} == {"bag", "rnn"}
 
 
-def test_references_need_memory(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_baselines_need_memory(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = "wordloom.run.compare.baselines.psutil.virtual_memory"
     one = settings(text, families=["ngram"])
     with monkeypatch.context() as full:
@@ -313,6 +314,17 @@ def test_a_folder_without_runs_takes_another_text(text: Path, tmp_path: Path) ->
     compare(ngram, out=tmp_path / "reused")
     for out in ("reused", "fresh"):
         compare(replace(ngram, source=str(other)), out=tmp_path / out)
+    first, second = ((tmp_path / out / "table.json").read_bytes() for out in ("reused", "fresh"))
+    assert first == second
+
+
+def test_a_folder_without_runs_takes_a_changed_text(text: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.txt"
+    ngram = settings(copy, families=["ngram"])
+    for content in (text.read_text(), text.read_text()[::-1]):
+        copy.write_text(content)
+        compare(ngram, out=tmp_path / "reused")
+    compare(ngram, out=tmp_path / "fresh")
     first, second = ((tmp_path / out / "table.json").read_bytes() for out in ("reused", "fresh"))
     assert first == second
 
@@ -372,7 +384,7 @@ def test_models_that_attend_beside_a_recurrent_recipe(dim: int) -> None:
 def test_a_signal_while_steps_are_timed_stops(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was timed stays for an equal call, and another budget is no change of a comparison."""
+    """An equal call keeps what was timed.  Another budget is allowed, because no run has begun."""
     one = settings(text, families=["bag", "rnn"], seeds=1, rates=1, budget=Budget("minutes", 0.02))
     timed: list[str] = []
 
@@ -602,10 +614,10 @@ def test_a_run_that_was_killed_before_its_memory_was_written_is_measured(text: P
 @pytest.mark.parametrize(
     ("source", "name"),
     [("a/books/*.txt", "books"), ("my text (1).v2.txt", "my-text-1"), ("gutenberg/train", "gutenberg-train"),
-     ("*.txt", "corpus"), ("b/../c.txt.gz", "c")],
+     ("*.txt", "text"), ("b/../c.txt.gz", "c"), ("-", "text"), ("/", "text"), ("books/*", "books")],
 )  # fmt: skip
-def test_thename_of_a_comparison(source: str, name: str) -> None:
-    assert name_of(source) == name
+def test_the_name_of_a_comparison(source: str, name: str) -> None:
+    assert name_of(source, default="text") == name
 
 
 def test_a_folder_that_was_moved_and_a_damaged_file(result: Result, text: Path, tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ def test_gradient_checkpointing_changes_no_number(kind: str, remedy: tuple[str, 
 
 
 def test_a_budget_that_is_used_up_is_measured(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that was stopped, and is told to end where it is."""
+    """A stopped run is continued with a budget of as many steps as it has taken."""
     monkeypatch.setattr(Log, "after_step", stopping_after(3, Log.after_step))
     tune("gpt2", "train.evaluate_every=0", "train.save_every=0")
     monkeypatch.undo()

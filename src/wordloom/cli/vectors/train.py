@@ -65,6 +65,7 @@ def command(
     from wordloom.errors import RecipeError
     from wordloom.progress import TrainingProgress
     from wordloom.recipe.reading import refuse_repeated
+    from wordloom.run.folder import name_of
     from wordloom.run.vectors.train import train_vectors
 
     options = {
@@ -82,7 +83,7 @@ def command(
     if recipe is not None and "=" in recipe:  # a setting without a recipe
         source, overrides = None, [recipe, *(overrides or [])]
     if source is None and corpus:
-        source = {"name": _name_of(corpus[0]), "data": {"train": corpus}}
+        source = {"name": name_of(corpus[0], default="vectors"), "data": {"train": corpus}}
     elif source is None and not resume:
         raise RecipeError("there is no training text; give a recipe, or --corpus FILE")
     elif corpus:
@@ -93,13 +94,6 @@ def command(
     progress.say(
         _summary(train_vectors(source, settings, out=out, resume=resume, force=force, progress=progress))
     )
-
-
-def _name_of(source: str) -> str:
-    """Return the name of a run on a text: that of its file, or of the folder above a glob."""
-    plain = [part for part in Path(source).parts if not set(part) & set("*?[")]
-    name = plain[-1].partition(".")[0] if plain else ""
-    return "vectors" if name in ("", "-", "/") else name
 
 
 def _summary(result: VectorResult) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -137,27 +137,44 @@ def fetch(
     """
     whole_set = given in DATASETS and DATASETS[given].parts
     files = DATASETS[given].files if whole_set else files_of(given)[2]
-    fetched = [_fetch(given, file, cache, progress) for file in files]
-    for source in {source for file in files for source in file.sources if source.path.startswith(SOURCES)}:
-        (download_folder(cache) / source.download_name).unlink(missing_ok=True)
-    return fetched
+    missing = [file for file in files if _find(file, cache) is None]
+    fetched = dict.fromkeys(source for file in missing for source in file.sources)  # each once
+    archives = [
+        download_folder(cache) / file.download_name for file in fetched if file.path.startswith(SOURCES)
+    ]
+    try:
+        sources = {source: _fetch(given, source, {}, cache, progress).path for source in fetched}
+        found = [_fetch(given, file, sources, cache, progress) for file in files]
+    except DataError:  # a source with other contents would fail again
+        _remove(archives)
+        raise
+    _remove(archives)
+    return found
+
+
+def _remove(paths: list[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
 
 
 def _fetch(
     given: str,
     file: DatasetFile,
+    sources: Mapping[DatasetFile, Path],
     cache: str | os.PathLike[str] | None,
     progress: Callable[[str], None] | None,
 ) -> Fetched:
+    """Return a checked file; it is downloaded, or written from ``sources``, if it is missing."""
+    say = progress or (lambda line: None)
     path = _find(file, cache)
     downloaded = path is None
     if path is None:
         path = download_folder(cache) / file.download_name
         if file.url is None:
-            _derive(given, file, path, cache, progress)
+            say(f"writing {path}")
+            _write(given, file, [sources[source] for source in file.sources], path)
         else:
-            if progress is not None:
-                progress(f"downloading {file.url}")
+            say(f"downloading {file.url}")
             _download(given, file.url, file, path)
     size, sha256 = _identify(path)
     if file.sha256 is not None and sha256 != file.sha256:
@@ -169,16 +186,8 @@ def _fetch(
     return Fetched(path, size, sha256, "verified" if file.sha256 else "unverified", downloaded)
 
 
-def _derive(
-    given: str,
-    file: DatasetFile,
-    target: Path,
-    cache: str | os.PathLike[str] | None,
-    progress: Callable[[str], None] | None,
-) -> None:
-    sources = [_fetch(given, source, cache, progress).path for source in file.sources]
-    if progress is not None:
-        progress(f"writing {target}")
+def _write(given: str, file: DatasetFile, sources: list[Path], target: Path) -> None:
+    """Write a derived file; raises DataError if its sources have other contents than they should."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         write_bytes(target, content(file.path, sources))

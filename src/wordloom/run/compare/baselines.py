@@ -1,4 +1,4 @@
-"""The two references of a comparison: an n-gram model of bytes, and lzma."""
+"""The two baselines of a comparison: an n-gram model of bytes, and lzma."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from wordloom.run.compare.result import Row
 
 LZMA = "lzma"
 _ORDER = 5
-TITLES = {NGRAM: f"order-{_ORDER} Kneser-Ney n-gram of bytes", LZMA: "lzma"}
-# Bytes of memory for each byte of training text, and the most that a reference may take.
+_TITLES = {NGRAM: f"order-{_ORDER} Kneser-Ney n-gram of bytes", LZMA: "lzma"}
+# Bytes of memory for each byte of training text, and the most that a baseline may take.
 _MEMORY, _MOST_MEMORY = {NGRAM: 80, LZMA: 13}, 16 << 30
 _SAMPLE_BYTES = 400
 _ROUNDING = 1e-6  # bits by which equal sentences can differ
 
 
-def reference(
+def baseline(
     name: str,
     train: Callable[[], Iterable[Document]],
     held_out: HeldOut,
     prompt: str,
     folder: Path,
 ) -> tuple[Row, Floats | None] | str:
-    """Return the row of a reference and its bits for each unit, or why it is left out.
+    """Return the row of a baseline and its bits for each unit, or why it is left out.
 
-    Both references read the whole training text, whatever the budget.  What is measured stays in ``folder``.
+    Both baselines read the whole training text, whatever the budget.  What is measured stays in ``folder``.
     """
     file = folder / f"{name}.json"
     if not file.exists():
         try:
             keep(file, _measured(name, byte_stream(train()), held_out, prompt))
         except DataError as error:
-            return f"{TITLES[name]} is left out: {error}"
+            return f"{_TITLES[name]} is left out: {error}"
     found = kept(file)
     if name == LZMA:
-        return Row(name=LZMA, title=f"{TITLES[LZMA]}, given the training text", score=found["score"]), None
+        return Row(name=LZMA, title=f"{_TITLES[LZMA]}, given the training text", score=found["score"]), None
     bits = np.array(found["bits"])
     if len(bits) != len(held_out.sizes):
         raise CheckpointError(
@@ -55,7 +55,7 @@ def reference(
         )
     row = Row(
         name=NGRAM,
-        title=TITLES[NGRAM],
+        title=_TITLES[NGRAM],
         score=found["score"],
         interval=held_out.statistics(bits).interval(),
         sample=found["sample"],
@@ -91,7 +91,7 @@ def ngram_acceptability(ngram: KneserNey, pairs: Sequence[MinimalPair]) -> float
 
 
 def _measured(name: str, train: bytes, held_out: HeldOut, prompt: str) -> dict[str, Any]:
-    """Return what is kept of a reference; raises DataError if the text does not suit it or the memory."""
+    """Return what is kept of a baseline; raises DataError if the text does not suit it or the memory."""
     needed, free = _MEMORY[name] * len(train), psutil.virtual_memory().available
     if needed > min(free, _MOST_MEMORY):
         raise DataError(

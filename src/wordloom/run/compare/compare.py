@@ -20,7 +20,7 @@ from wordloom.errors import CheckpointError, DataError, DeviceError, WordloomErr
 from wordloom.inspect.figures import load_matplotlib
 from wordloom.progress import TrainingProgress
 from wordloom.recipe.data import CausalData
-from wordloom.run.compare.baselines import LZMA, ngram_task, reference
+from wordloom.run.compare.baselines import LZMA, baseline, ngram_task
 from wordloom.run.compare.cautions import cautions
 from wordloom.run.compare.entries import NGRAM, Entry
 from wordloom.run.compare.folder import SETTINGS, continued, has_begun, keep, kept
@@ -263,7 +263,7 @@ class Comparison:
                 )
         return found
 
-    def _references(self) -> Iterator[tuple[Row, Floats | None]]:
+    def _baselines(self) -> Iterator[tuple[Row, Floats | None]]:
         """Yield the rows of the n-gram model and of lzma, and their bits for each unit."""
         shared = self.shared
 
@@ -277,7 +277,7 @@ class Comparison:
                 if self.stopped:
                     continue
                 self._say(f"measuring   {name}")
-            found = reference(name, train, shared.held_out, shared.prompt, self._scores)
+            found = baseline(name, train, shared.held_out, shared.prompt, self._scores)
             if isinstance(found, str):
                 self._notes[found] = None
                 continue
@@ -315,7 +315,7 @@ class Comparison:
         shared = self.shared
         entries = shared.entries if self.schedule.is_timed else []
         rows = [row for entry in entries if (row := self._row(entry)) is not None]
-        rows += self._references()
+        rows += self._baselines()
         ordered, pairs = in_order(rows, shared.held_out), paired(rows, shared.held_out)
         planned = list(self.schedule.planned()) if self.schedule.is_timed else []
         part = "a part" if shared.base.data_as(CausalData).split == "hash" else "the last part"

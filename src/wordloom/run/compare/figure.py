@@ -18,7 +18,7 @@ _LABELS = {
 
 
 def comparison_figure(result: Result) -> Any:
-    """Return the figure: a line for each entry, and horizontal lines for the references.
+    """Return the figure: a line for each entry, and horizontal lines for the baselines.
 
     A small panel shows the bits per byte by position in the context, without entries that are far above the
     best one.  Every mark is a finished run of its own, whose learning rate decayed to the end.

@@ -48,15 +48,15 @@ def has_begun(folder: Path) -> bool:
 def continued(folder: Path, settings: Settings) -> Settings:
     """Return ``settings`` with the families, recipes and tasks that the comparison in ``folder`` has already.
 
-    What an earlier call left in a folder without runs is removed.  Raises CheckpointError for a folder with
-    other settings.
+    What an earlier call left in a folder without runs is removed, except for steps that were timed with equal
+    settings.  Raises CheckpointError for a folder with other settings.
     """
     file = folder / SETTINGS
     wanted = json.loads(json.dumps(settings.as_dict()))
     if not file.exists() and any(path.name != ".lock" for path in folder.iterdir()):
         raise CheckpointError(f"{folder} is not empty and holds no comparison; choose another --out")
-    if not has_begun(folder) and not _is_kept(file, wanted):
-        for name in ("tokenizer", "scores", "trials", "entries"):
+    if not has_begun(folder):
+        for name in ("tokenizer", "scores", "entries", *(() if _is_kept(file, wanted) else ("trials",))):
             shutil.rmtree(folder / name, ignore_errors=True)
         (folder / "text.json").unlink(missing_ok=True)
         return settings
@@ -73,7 +73,7 @@ def continued(folder: Path, settings: Settings) -> Settings:
 
 
 def _is_kept(file: Path, wanted: dict[str, Any]) -> bool:
-    """Return whether ``file`` holds these settings; steps that were timed with other ones do not count."""
+    """Return whether ``file`` holds the ``wanted`` settings."""
     try:
         return kept(file) == wanted
     except CheckpointError:

@@ -40,7 +40,7 @@ class Row:
         interval: its 95 % interval over units of the text.
         seeds: the score of each seed that did not diverge.
         seed_numbers: these seeds.
-        difference: the bits per byte above those of the best trained model, negative for a better reference.
+        difference: the bits per byte above those of the best trained model, negative for a better baseline.
         difference_interval: the 95 % interval of the difference, paired by unit.
         parameters, weights: with and without embeddings.
         rate: the learning rate that was chosen.
@@ -202,7 +202,7 @@ def _point(run: Run, found: Measured) -> Point:
 def in_order(rows: Sequence[tuple[Row, Floats | None]], held_out: HeldOut) -> list[Row]:
     """Return the rows from the best to the worst, encoders behind, with their differences to one row.
 
-    That row is the best trained model, or the best reference where no model is trained.  A row without bits
+    That row is the best trained model, or the best baseline where no model is trained.  A row without bits
     for each unit has a difference without an interval.
     """
     causal = sorted((pair for pair in rows if not pair[0].encodes), key=lambda pair: pair[0].score)

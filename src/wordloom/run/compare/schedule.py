@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -128,7 +129,8 @@ class Schedule:
     def _begun_rate(self, entry: Entry) -> float | None:
         """Return the learning rate of a run of ``entry`` that follows the trials, if one has begun."""
         for purpose, folders in (("budget", "trials"), ("seed", "models")):
-            for path in (self.shared.folder / folders).glob(f"{entry.name}-{purpose}-*/recipe.toml"):
+            pattern = f"{glob.escape(entry.name)}-{purpose}-*/recipe.toml"
+            for path in (self.shared.folder / folders).glob(pattern):
                 name = path.parent.name.removeprefix(f"{entry.name}-{purpose}-")
                 if re.fullmatch(r"[\d.]+", name):  # of this entry, not of one with a longer name
                     return load_recipe(path).train.learning_rate

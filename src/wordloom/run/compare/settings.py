@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from wordloom.data import Corpus
 from wordloom.data.files.source import is_stdin
-from wordloom.data.sets.fetch import files_of, names_dataset
+from wordloom.data.sets.fetch import files_of
 from wordloom.errors import RecipeError, did_you_mean
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe, load_recipe
@@ -20,6 +19,7 @@ from wordloom.recipe.training import TrainSettings
 from wordloom.run.checkpoint.kinds import OF_SETS
 from wordloom.run.compare.budget import Budget, short
 from wordloom.run.compare.entries import DEFAULT, NGRAM, SHARED, check_families
+from wordloom.run.folder import name_of
 from wordloom.run.prepare import recipe_corpus
 from wordloom.text import TOKENIZERS
 from wordloom.text.special import ROLE_NAMES, roles_by_name
@@ -90,7 +90,7 @@ def base_recipe(settings: Settings, progress: TrainingProgress) -> Recipe:
         recipe = _with_tokenizer(settings.tokenizer, source, overrides, progress)
     else:
         values: dict[str, Any] = {
-            "name": name_of(source),
+            "name": name_of(source, default="corpus"),
             "data": {"train": source},
             "tokenizer": _new_tokenizer(settings.tokenizer or "bpe"),
             "model": {"family": "llama"},
@@ -163,15 +163,6 @@ def _check_overrides(overrides: Sequence[str]) -> None:
         raise RecipeError(
             f"{key}: the comparison decides it; allowed: seed, data.*, tokenizer.*, {', '.join(shared)}"
         )
-
-
-def name_of(source: str) -> str:
-    """Return a name for the comparison on a text: that of the file, the folder or the data set."""
-    if names_dataset(source):
-        return source.replace("/", "-")
-    plain = [part for part in Path(source).parts if not set(part) & set("*?[")]
-    name = re.sub(r"[^\w.-]+", "-", plain[-1].partition(".")[0] if plain else "").strip("-")
-    return name or "corpus"
 
 
 def _without_unknown(recipe: Recipe) -> Recipe:

@@ -96,6 +96,7 @@ class Shared:
             except RecipeError:
                 if Path(path).exists() or not copy.exists():
                     raise
+                self.progress.say(f"{path} is gone; its copy in {copy} is read")
                 found[path] = Recipe.model_validate(kept(copy))
         return found
 
