@@ -30,7 +30,7 @@ from wordloom.models import context_limit
 from wordloom.run.checkpoint.kinds import load_as
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.text import Tokenizer
-from wordloom.text.chat.encoding import template_of
+from wordloom.text.chat.encoding import MARK, template_of
 from wordloom.text.chat.message import Message, Role
 
 try:
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 _UNLIMITED = 1 << 30  # tokens that a model without a limit reads
 _ANSWERS = 32  # that are written in one batch
-_OPEN = "7290418365 "  # stands for the end of a message that stays open; no template writes it itself
+_OPEN = f"{MARK} "  # stands for the end of a message that stays open
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 
 

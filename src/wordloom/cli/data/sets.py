@@ -6,6 +6,7 @@ import json as json_module
 import shutil
 import textwrap
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
@@ -99,9 +100,9 @@ def _print_details(name: str) -> None:
 
 
 def _derived_from(file: DatasetFile) -> str:
-    return (
-        f"derived from {', '.join(str(source.url) for source in file.sources)}" if file.sources else "derived"
-    )
+    if not file.sources:
+        return "written on this machine"
+    return f"derived from {', '.join(str(source.url) for source in file.sources)}"
 
 
 def _here(name: str, info: DatasetInfo) -> str:
@@ -135,7 +136,7 @@ def fetch(
     console = Console(stderr=True)
     fetched = []
     for name in names:
-        for file in fetch_dataset(name, progress=console.print):
+        for file in fetch_dataset(name, progress=partial(console.print, markup=False, soft_wrap=True)):
             fetched.append({"name": name, **file._asdict(), "path": str(file.path)})
             if not json:
                 how = "downloaded" if file.downloaded else "already here"

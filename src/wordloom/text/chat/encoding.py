@@ -15,7 +15,7 @@ from wordloom.text.encoding import Encoding
 from wordloom.text.special import finder
 from wordloom.text.tokenizer import Tokenizer
 
-_MARK = "7290418365"  # which no template writes of its own accord, and no filter for letters changes
+MARK = "7290418365"  # which no template writes of its own accord, and no filter for letters changes
 
 
 class ChatIds(NamedTuple):
@@ -101,7 +101,7 @@ def _check_system_message(
     first, *rest = messages
     if first.role != "system" or not first.content:
         return
-    other = first._replace(content=f"{first.content} {_MARK}")
+    other = first._replace(content=f"{first.content} {MARK}")
     if template.render([other, *rest], prompt=prompt).text == text:
         raise ChatError(
             "the chat template ignores the system message; leave the message out (data.system, --system), or "
@@ -114,10 +114,10 @@ def end_of_turn(tokenizer: Tokenizer, template: ChatTemplate) -> int:
 
     Raises ChatError for a template that ends answers without a special token: a model could not stop.
     """
-    text = template.render([Message("user", "?"), Message("assistant", _MARK)]).text
-    if _MARK not in text:
+    text = template.render([Message("user", "?"), Message("assistant", MARK)]).text
+    if MARK not in text:
         raise ChatError("the chat template does not write the text of an answer as it is; correct it")
-    behind = text[text.rindex(_MARK) + len(_MARK) :]
+    behind = text[text.rindex(MARK) + len(MARK) :]
     stretches = _stretches(behind, (), _names(tokenizer))
     name = next((behind[first:last] for first, last, special in stretches if special), None)
     index = None if name is None else tokenizer.token_to_id(name)
