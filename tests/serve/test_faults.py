@@ -191,8 +191,9 @@ def test_any_failure_while_a_model_is_loaded_is_told(folder: Path, monkeypatch: 
 
     monkeypatch.setattr(models_module, "load_served", fails)
     models, ended = Models({"m": Source(folder)}, Limits(), Metrics()), threading.Event()
-    with ThreadPoolExecutor(1) as loader:
-        asyncio.run(load_first(models, ["m"], loader, ended.set))
+    # in a thread of its own, because Playwright, once used, keeps a loop in this one
+    with ThreadPoolExecutor(1) as loader, ThreadPoolExecutor(1) as apart:
+        apart.submit(asyncio.run, load_first(models, ["m"], loader, ended.set)).result()
     assert ended.is_set()
     assert models.error == "m cannot be loaded: the kernel cannot be compiled"
 

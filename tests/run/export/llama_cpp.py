@@ -8,6 +8,7 @@ A request is ``{"text": ..., "special": bool}`` for the ids of a text, or ``{"to
 from __future__ import annotations
 
 import json
+import os
 import sys
 import urllib.request
 from typing import Any
@@ -21,6 +22,7 @@ def main(path: str, context: int) -> None:
     p = xllamacpp.CommonParams()
     p.model.path, p.n_ctx, p.port, p.n_parallel, p.warmup = path, context, 0, 1, False
     p.cpuparams.n_threads = 1
+    p.cache_type_k = p.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32  # its usual float16 rounds more
     server = xllamacpp.Server(p)
 
     def ask(what: str, **body: Any) -> Any:
@@ -54,3 +56,4 @@ def main(path: str, context: int) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1], int(sys.argv[2]))
+    os._exit(0)  # the end of the server sometimes waits forever
