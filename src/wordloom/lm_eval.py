@@ -41,7 +41,7 @@ try:
     from lm_eval.utils import get_rolling_token_windows
 except ImportError:
     if __name__ == "__main__":
-        print("wordloom: lm-eval is not installed: pip install 'wordloom[lm-eval]'", file=sys.stderr)
+        print("wordloom: lm-eval is not installed: pip install lm-eval", file=sys.stderr)
         sys.exit(2)
     raise
 

@@ -141,7 +141,5 @@ def test_a_tokenization_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("score", [bleu, chrf])
 def test_without_sacrebleu_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, score) -> None:
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
-    with pytest.raises(
-        EvaluationError, match=r"need the package sacrebleu: pip install 'wordloom\[translation\]'"
-    ):
+    with pytest.raises(EvaluationError, match=r"need the package sacrebleu: pip install sacrebleu"):
         score(["a"], ["a"])

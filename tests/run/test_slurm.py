@@ -16,6 +16,7 @@ from wordloom.run.slurm import sbatch_script
 
 SRUN = """#!/bin/bash
 echo "$@" >> calls
+echo "$TORCH_ELASTIC_SHUTDOWN_TIMEOUT" > grace
 trap 'echo saved >> calls; exit 143' TERM
 touch running
 for ((i = 0; i < 600; i++)); do [ -e finish ] && exit "$(cat finish)"; sleep 0.05; done
@@ -67,10 +68,11 @@ def test_a_job_at_its_limit_saves_and_waits_again(job: subprocess.Popen[bytes], 
     assert job.wait(60) == 0
     first, saved, again = (tmp_path / "calls").read_text().splitlines()
     assert first.startswith("--kill-on-bad-exit=1 torchrun --nnodes 2 --nproc-per-node 4 --rdzv-id 12-0")
-    assert first.endswith(  # without a longer time, torchrun kills ranks 30 seconds after the signal
-        "--rdzv-endpoint node7:20012 --shutdown-timeout 300 "
-        "-m wordloom train my recipe.toml train.shard=full --out runs/a run"
+    assert first.endswith(
+        "--rdzv-endpoint node7:20012 -m wordloom train my recipe.toml train.shard=full --out runs/a run"
     )
+    # without a longer time, torchrun kills ranks 30 seconds after the signal
+    assert (tmp_path / "grace").read_text() == "300\n"
     assert saved == "saved"
     assert again == "requeue 12"
 

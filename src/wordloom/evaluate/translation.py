@@ -76,9 +76,7 @@ def _metrics() -> Any:
     try:
         import sacrebleu.metrics
     except ImportError:
-        raise EvaluationError(
-            "BLEU and chrF need the package sacrebleu: pip install 'wordloom[translation]'"
-        ) from None
+        raise EvaluationError("BLEU and chrF need the package sacrebleu: pip install sacrebleu") from None
     return sacrebleu.metrics
 
 

@@ -107,7 +107,7 @@ def load_matplotlib() -> Any:
     try:
         import matplotlib
     except ImportError:
-        raise WordloomError("drawing needs matplotlib: pip install 'wordloom[plots]'") from None
+        raise WordloomError("drawing needs matplotlib: pip install matplotlib") from None
     return matplotlib
 
 

@@ -91,6 +91,6 @@ def tensorboard() -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise RecipeError(
-            "train.tensorboard needs the package tensorboard: pip install 'wordloom[tensorboard]'"
+            "train.tensorboard needs the package tensorboard: pip install tensorboard"
         ) from None
     return SummaryWriter

@@ -30,13 +30,13 @@ stopped=
 trap 'stopped=1; kill -TERM "$job"' TERM
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 port=$((20000 + SLURM_JOB_ID % 10000))  # two jobs on one machine have two ports
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT={grace}  # torchrun kills ranks 30 s after the signal by default
 resume=
 if [ -e "$out/recipe.toml" ]; then resume=--resume; fi
 {setup}
 srun --kill-on-bad-exit=1 torchrun --nnodes {nodes} --nproc-per-node {gpus} \\
     --rdzv-id "$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}" --rdzv-backend c10d \\
-    --rdzv-endpoint "$first:$port" --shutdown-timeout {grace} \\
-    -m wordloom train {recipe} --out "$out" $resume &
+    --rdzv-endpoint "$first:$port" -m wordloom train {recipe} --out "$out" $resume &
 job=$!
 wait "$job"
 code=$?

@@ -244,7 +244,7 @@ def test_a_server_that_is_not_there(tmp_path: Path, monkeypatch) -> None:
     with pytest.raises(DataError, match=r"nosuch.* allowed: the protocols of fsspec"):
         PreparedFolder("nosuch://bucket/folder")
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(DataError, match=r"needs the package fsspec: pip install 'wordloom\[remote\]'"):
+    with pytest.raises(DataError, match=r"needs the package fsspec: pip install fsspec aiohttp"):
         PreparedFolder("memory://nothing")
 
 

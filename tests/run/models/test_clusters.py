@@ -109,7 +109,7 @@ def test_mistakes(blobs: NDArray[np.float32], given: dict[str, Any], message: st
 
 def test_without_scikit_learn(blobs: NDArray[np.float32], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(WordloomError, match=r"need scikit-learn: pip install 'wordloom\[plots\]'"):
+    with pytest.raises(WordloomError, match=r"need scikit-learn: pip install scikit-learn"):
         cluster_texts(TEXTS, blobs, 3)
 
 

@@ -90,9 +90,7 @@ class _Zstd(io.RawIOBase):
         try:
             import zstandard
         except ImportError:
-            raise DataError(
-                "reading .zst needs the package zstandard: pip install 'wordloom[zstd]'"
-            ) from None
+            raise DataError("reading .zst needs the package zstandard: pip install zstandard") from None
         self._new = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
         self._raw = raw
         self._frame = self._new()

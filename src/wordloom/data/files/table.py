@@ -301,9 +301,7 @@ def _parquet_file(file: Source) -> Iterator[Any]:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise DataError(
-            "reading .parquet needs the package pyarrow: pip install 'wordloom[parquet]'"
-        ) from None
+        raise DataError("reading .parquet needs the package pyarrow: pip install pyarrow") from None
 
     with tempfile.TemporaryFile() as spooled:
         content: Any = file.path

@@ -56,7 +56,7 @@ def require_parser() -> str:
         import mwparserfromhell
     except ImportError:
         raise DataError(
-            "reading Wikipedia dumps needs the package mwparserfromhell: pip install 'wordloom[wiki]'"
+            "reading Wikipedia dumps needs the package mwparserfromhell: pip install mwparserfromhell"
         ) from None
     return str(mwparserfromhell.__version__)
 

@@ -154,7 +154,7 @@ def _accuracy(
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
     except ImportError:
-        raise WordloomError("probes need scikit-learn: pip install 'wordloom[plots]'") from None
+        raise WordloomError("probes need scikit-learn: pip install scikit-learn") from None
     classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=MOST_STEPS))
     classifier.fit(x[train], targets[train])
     return float((classifier.predict(x[test]) == targets[test]).mean())

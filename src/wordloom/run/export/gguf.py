@@ -117,7 +117,7 @@ def _package() -> Any:
     try:
         import gguf
     except ImportError:
-        raise CheckpointError("GGUF needs the package gguf: pip install 'wordloom[gguf]'") from None
+        raise CheckpointError("GGUF needs the package gguf: pip install gguf") from None
     return gguf
 
 

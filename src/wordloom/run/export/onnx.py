@@ -181,7 +181,7 @@ def _norm(layer: Any, x: Tensor) -> Tensor:
 def _require_packages() -> None:
     for name in ("onnx", "onnxscript"):
         if find_spec(name) is None:
-            raise CheckpointError(f"ONNX needs the package {name}: pip install 'wordloom[onnx]'")
+            raise CheckpointError(f"ONNX needs the package {name}: pip install onnx onnxscript onnxruntime")
 
 
 def _check(config: Any, folder: str | Path) -> None:

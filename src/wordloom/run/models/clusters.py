@@ -132,7 +132,7 @@ def check_texts(
     try:
         import sklearn  # noqa: F401
     except ImportError:
-        raise WordloomError("clusters need scikit-learn: pip install 'wordloom[plots]'") from None
+        raise WordloomError("clusters need scikit-learn: pip install scikit-learn") from None
     if k < 2:
         raise DataError(f"clusters: {k} is too few; give 2 or more")
     if len(texts) < 2:

@@ -93,7 +93,7 @@ def _metadata(
     try:
         from huggingface_hub import EvalResult, ModelCardData
     except ImportError:
-        raise CheckpointError("a card needs huggingface_hub: pip install 'wordloom[hub]'") from None
+        raise CheckpointError("a card needs huggingface_hub: pip install huggingface_hub") from None
     pipeline = _pipeline(checkpoint)
     results = [
         EvalResult(

@@ -113,7 +113,7 @@ def push(
         from huggingface_hub import CommitOperationAdd, HfApi
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError
     except ImportError:
-        raise CheckpointError("pushing needs huggingface_hub: pip install 'wordloom[hub]'") from None
+        raise CheckpointError("pushing needs huggingface_hub: pip install huggingface_hub") from None
     if not (token or os.environ.get("HF_TOKEN", "")).isascii():
         raise WordloomError("$HF_TOKEN is no token: it has a character that is not ASCII")
     api: Any = HfApi(endpoint=endpoint, token=token, library_name="wordloom")

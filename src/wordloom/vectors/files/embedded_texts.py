@@ -94,7 +94,7 @@ def _pyarrow() -> Any:
     try:
         import pyarrow
     except ImportError:
-        raise VectorError(".parquet needs pyarrow: pip install 'wordloom[parquet]'") from None
+        raise VectorError(".parquet needs pyarrow: pip install pyarrow") from None
     return pyarrow
 
 

@@ -195,7 +195,7 @@ def neighbour_embedding(units: Points, seed: int) -> Points:
     try:
         from sklearn.manifold import TSNE
     except ImportError:
-        raise WordloomError("t-SNE needs scikit-learn: pip install 'wordloom[plots]'") from None
+        raise WordloomError("t-SNE needs scikit-learn: pip install scikit-learn") from None
     if len(units) < 4:
         raise VectorError(f"t-SNE needs four words or more, not {len(units)}; give more, or use pca")
     # Perplexity is the effective number of neighbours: with few words, a third of them.

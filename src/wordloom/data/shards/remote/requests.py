@@ -29,7 +29,7 @@ def file_system(url: str) -> tuple[Any, str]:
         import fsspec
     except ImportError:
         raise DataError(
-            f"'{url}': reading a URL needs the package fsspec: pip install 'wordloom[remote]'"
+            f"'{url}': reading a URL needs the package fsspec: pip install fsspec aiohttp"
         ) from None
     protocol = url.partition("://")[0]
     try:
