@@ -12,7 +12,7 @@ __all__ = ["AppleGPU"]
 
 _MPS = torch.device("mps", 0)
 # These take tensors of two devices.
-_MIXES = ("__getitem__", "__setitem__", "copy_", "_has_compatible_shallow_copy_type")
+_MIXES = ("__getitem__", "__setitem__", "copy_", "to", "_has_compatible_shallow_copy_type")
 
 
 class _OnMPS(torch.Tensor):
@@ -47,6 +47,8 @@ class AppleGPU(TorchFunctionMode):
         apart = any(x.dim() and not isinstance(x, _OnMPS) for x in given)
         if on_mps and apart and name not in _MIXES:
             raise RuntimeError("Expected all tensors to be on the same device, but found mps:0 and cpu!")
+        if name == "to" and isinstance(args[1], torch.Tensor):  # its dtype and device
+            on_mps = isinstance(args[1], _OnMPS)
         wanted = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.device)]
         wanted += [torch.device(x) for x in (*args[1:2], (kwargs or {}).get("device")) if _names_device(x)]
         if name == "cpu" or any(device.type == "cpu" for device in wanted):

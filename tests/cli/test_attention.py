@@ -255,6 +255,10 @@ def test_the_view_of_patterns(folder: Path, tmp_path: Path) -> None:
         path = tmp_path / f"p.{ending}"
         run("inspect", "bert-tiny", "pattern", "--attention", "bigbird:2:1:2", "--plot", path)
         assert path.stat().st_size > 1000
+    many = "+".join(["band:1", *(f"random:1:{seed}" for seed in range(11))])
+    shown = run("inspect", "llama-15m", "pattern", "--attention", many, "--tokens", 24).stdout
+    marks = [part.split()[0] for part in shown.splitlines()[0].split(", ")[2:]]
+    assert len(set(marks)) == len(marks) == 12
     with pytest.raises(WordloomError, match="has no attention by position"):
         run("inspect", "lstm-ptb-small", "pattern")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,13 @@ def test_rows_that_are_no_texts_are_refused(place: Path, tmp_path: Path, vectors
     if not more:
         replaced = written(place / vectors, tmp_path / "latin.txt", "--encoding-errors", "replace")
         assert replaced == ["na\ufffdve"]
+
+
+@pytest.mark.skipif("WORDLOOM_DATA" not in os.environ, reason="WORDLOOM_DATA is not set")
+@pytest.mark.parametrize("vectors", ["M", "words.bin", "bags"])
+def test_pairs_of_texts_are_refused(place: Path, vectors: str) -> None:
+    with pytest.raises(DataError, match=r"holds texts in the columns .* and .*; name one: --text-column"):
+        run(place / vectors, "glue-rte/dev")
 
 
 def test_what_is_no_folder_is_said_before_options_are_refused(place: Path, tmp_path: Path) -> None:

@@ -18,10 +18,13 @@ from wordloom.cli.inspect.texts import token_of, windows_to_read
 from wordloom.data.text import documents as documents_module
 from wordloom.errors import GenerationError, WordloomError
 from wordloom.models import GPT2Config, LlamaConfig, RNNConfig, build
+from wordloom.models.building.lora import add_adapter, matching_layers
+from wordloom.nn.lora import LoraSettings
 from wordloom.run import LanguageModel, TextEncoder, load_as
 from wordloom.run.views import words as words_module
 from wordloom.text import Tokenizer
 from wordloom.weights import load_model, save_model
+from wordloom.weights.adapters import save_adapter
 
 TEXT = "the mole dug a hole and the mole sat on a mole rat. "
 VIEWS = {
@@ -237,3 +240,47 @@ def test_a_preset_has_no_weights_to_look_into(tmp_path, monkeypatch):
 def test_a_page_is_not_written_into_a_picture(folder, tmp_path):
     with pytest.raises(WordloomError, match=r"names a picture; name a file that ends in \.html"):
         run(folder, "llama", ["heads"], "--html", tmp_path / "page.png")
+
+
+def test_contexts_of_an_adapter_are_kept(folder: Path, tmp_path: Path) -> None:
+    model = load_model(folder / "llama")
+    add_adapter(model, LoraSettings(rank=2), matching_layers(model, ["up_proj"]))
+    for seed in range(2):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.requires_grad:
+                    parameter.copy_(
+                        torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed))
+                    )
+        save_adapter(model, tmp_path / str(seed), base=folder / "llama")
+    store = tmp_path / "contexts"
+    first = run(tmp_path, "0", [*VIEWS["memories"][:2], str(folder / "text.txt")], "--store", store)
+    assert run(tmp_path, "0", ["memories", "--file", str(folder / "text.txt")], "--store", store) == first
+    for other in (tmp_path / "1", folder / "llama"):
+        with pytest.raises(WordloomError, match="another model, text or setting"):
+            run(other.parent, other.name, ["memories", "--file", str(folder / "text.txt")], "--store", store)
+
+
+def test_windows_of_different_lengths_have_rows_of_their_own(folder: Path, tmp_path: Path) -> None:
+    short = GPT2Config(
+        max_seq_len=24,
+        n_layers=1,
+        n_heads=5,
+        vocab_size=load_model(folder / "gpt2").config.vocab_size,
+        dim=20,
+    )
+    save_model(build(short), tmp_path / "short", tokenizer=Tokenizer.from_pretrained(folder / "gpt2"))
+    given = ["positions", "--file", "{text}", "--beside", str(tmp_path / "short")]
+    found = json.loads(run(folder, "gpt2", given, "--json"))
+    bits = {
+        name: {(g["first"], g["stop"]): f"{g['bits_per_byte']:.4f}" for g in each}
+        for name, each in found.items()
+    }
+    assert [list(each) for each in bits.values()] == [[(1, 17), (17, 33)], [(1, 17), (17, 25)]]
+    printed = [line.split() for line in run(folder, "gpt2", given).splitlines() if " to " in line]
+    long, other = bits.values()
+    assert printed == [
+        ["1", "to", "16", long[1, 17], other[1, 17]],
+        ["17", "to", "24", other[17, 25]],
+        ["17", "to", "32", long[17, 33]],
+    ]

@@ -10,10 +10,15 @@ import torch
 from tests.evaluate.conftest import sharpened
 
 from wordloom.data import ChoiceRow
+from wordloom.data.rows.minimal_pairs import MinimalPair
 from wordloom.errors import EvaluationError, TokenizerError
-from wordloom.evaluate import choices
+from wordloom.evaluate import acceptability, choices, lambada, perplexity
 from wordloom.evaluate.continuations import ContinuationReader
-from wordloom.models import CBOWConfig, RNNConfig, context_limit
+from wordloom.evaluate.lambada import Passage
+from wordloom.evaluate.masked import pseudo_perplexity
+from wordloom.evaluate.positions import bits_by_position
+from wordloom.models import BertConfig, CBOWConfig, RNNConfig, context_limit
+from wordloom.run.views.ablation import ablation
 from wordloom.text import Tokenizer
 
 WORDS = [
@@ -124,3 +129,38 @@ def test_refusals(llama, byte_tokenizer, char_model, char_tokenizer) -> None:
     wordpiece = Tokenizer.train(["the cat sat on the mat"] * 9, kind="wordpiece", vocab_size=40)
     with pytest.raises(EvaluationError, match=r"rows:4: .*no token for the continuation '\\u200b'"):
         ContinuationReader(wordpiece, 32).stretch("the", "\u200b", place="rows:4")
+
+
+def test_the_signature_names_the_start_token(llama, byte_tokenizer) -> None:
+    rows = [ChoiceRow("the cat", "", ("sat", "ran"), 0, "rows.jsonl", 1)]
+    behind_eos = byte_tokenizer.with_start(eos=True)
+    assert behind_eos.start_id == byte_tokenizer.eos_id
+    for tokenizer, start in ((byte_tokenizer, "no"), (behind_eos, "eos")):
+        for scores in (
+            choices(llama, tokenizer, rows),
+            lambada(llama, tokenizer, [Passage("the cat", "sat")]),
+        ):
+            assert f"|start:{start}|" in scores["accuracy"].signature
+
+
+def test_a_tokenizer_of_another_model_is_refused(llama, byte_tokenizer) -> None:
+    larger = Tokenizer.train([" ".join(WORDS)], kind="bpe", vocab_size=300)
+    assert larger.vocab_size > llama.config.vocab_size
+    rows = [ChoiceRow("the cat", "", ("sat", "ran"), 0, "rows.jsonl", 1)]
+    pairs = [MinimalPair("the cat sat", "the sat cat", "", "", "pairs.jsonl", 1)]
+    encoder = sharpened(
+        BertConfig(vocab_size=20, max_seq_len=32, dim=8, n_layers=1, n_heads=1, masked_lm_head=True)
+    )
+    wordpiece = Tokenizer.train([" ".join(WORDS)], kind="wordpiece", vocab_size=120)
+    for call in (
+        lambda: choices(llama, larger, rows),
+        lambda: lambada(llama, larger, [Passage("the cat", "sat")]),
+        lambda: acceptability(llama, larger, pairs),
+        lambda: bits_by_position(llama, larger, ["the cat sat"]),
+        lambda: perplexity(llama, larger, ["the cat sat"]),
+        lambda: ablation(llama, larger, ["the cat sat"]),
+        lambda: acceptability(encoder, wordpiece, pairs),
+        lambda: pseudo_perplexity(encoder, wordpiece, ["the cat sat"]),
+    ):
+        with pytest.raises(EvaluationError, match=r"the tokenizer has \d+ tokens and the model"):
+            call()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from wordloom.errors import ConfigError, GenerationError
+from wordloom.errors import ConfigError, GenerationError, WordloomError
 from wordloom.inspect import Alignment, alignment_map
 from wordloom.models import build, config_from
 
@@ -98,3 +98,11 @@ def test_mistakes(model):
         silent = build(config_from("seq2seq", vocab_size=9, dim=8))
         with pytest.raises(ConfigError, match="attention is 'none'"):
             alignment_map(silent, SOURCE, TARGET, start_id=START)
+
+
+def test_a_text_that_is_too_long_for_a_picture_is_refused(tmp_path):
+    pytest.importorskip("matplotlib", reason="drawing is the plots extra")
+    long = Alignment(tuple("ab" * 600), ("a",), torch.zeros(1, 1, 1, 1200))
+    with pytest.raises(WordloomError, match="a cell for each pair of tokens: draw a shorter text"):
+        long.save(tmp_path / "a.png")
+    assert not (tmp_path / "a.png").exists()

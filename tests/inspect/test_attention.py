@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import io
+import json
+
 import pytest
 import torch
+from rich.console import Console
 
-from wordloom.errors import ConfigError, GenerationError
-from wordloom.inspect import attention_map
+from wordloom.cli.inspect.attention import _print_attention
+from wordloom.errors import ConfigError, GenerationError, WordloomError
+from wordloom.inspect import AttentionMap, attention_map, last_attention
+from wordloom.inspect.attention import recording
 from wordloom.models import BertConfig, LlamaConfig, build
 from wordloom.nn import Attention, Visibility
 
@@ -116,3 +124,87 @@ def test_an_encoder_attends_in_both_directions():
     row = int((strong > torch.arange(7)).int().argmax())  # one that looks ahead
     if float(seen.weights[0, 0, row].max()) >= 0.2:
         assert lines[row][2 * int(strong[row])] != " "
+
+
+def random_encoder(rng, attention, **settings):
+    heads = rng.choice([1, 2, 3])
+    config = BertConfig(
+        vocab_size=31, max_seq_len=16, dim=heads * rng.choice([2, 5]), n_layers=2, n_heads=heads,
+        hidden_dim=8, attention=attention, **settings,
+    )  # fmt: skip
+    model = build(config, generator=torch.Generator().manual_seed(rng.randrange(2**31)))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape))
+    return model.eval()
+
+
+def test_recorded_weights_of_global_tokens_are_those_of_their_own_projections(rng):
+    """Weights times values give the layer's output: of the usual values, and of those for global tokens."""
+    for _ in range(8):
+        G, T = rng.randint(1, 4), rng.randint(1, 16)
+        model = random_encoder(rng, f"band:{rng.randint(1, 4)}+global:{G}", global_projections=True)
+        layer = model.blocks[0].attention
+        x = torch.randn(2, T, model.config.dim)
+        real = torch.arange(T) < torch.tensor([[T], [rng.randint(1, T)]])
+        visibility = rng.choice([Visibility(), Visibility(real_keys=real)])
+        real = real if visibility.real_keys is not None else torch.ones_like(real)
+        with torch.no_grad(), recording([layer]) as recorded:
+            layer.mixed(x, visibility=visibility)
+        (weights,) = recorded
+        with torch.no_grad():
+            wanted = layer.mixed(x, visibility=visibility)  # by the running kernel
+            usual, by_global = (
+                proj(x).unflatten(-1, (layer.n_heads, -1)).transpose(1, 2)
+                for proj in (layer.v_proj, layer.v_global_proj)
+            )
+        is_global = (torch.arange(T) < G)[None, None, :, None]
+        found = torch.where(is_global, weights @ by_global, weights @ usual).transpose(1, 2).flatten(-2)
+        torch.testing.assert_close(found[real], wanted[real], rtol=1e-4, atol=1e-4)
+        sums = weights.sum(-1).transpose(1, 2)[real]  # [tokens, H]
+        torch.testing.assert_close(sums, torch.ones_like(sums))
+        ids = [rng.randrange(31) for _ in range(T)]
+        torch.testing.assert_close(last_attention(model, ids), attention_map(model, ids).weights[:, :, -1])
+
+
+@pytest.mark.parametrize("attention", ["linformer:4", "nystrom:2"])
+def test_weights_of_approximations_say_how_they_are_drawn(rng, attention):
+    model = random_encoder(rng, attention)
+    layer = model.blocks[0].attention
+    x = torch.randn(1, 16, model.config.dim)
+    with torch.no_grad(), recording([layer]) as recorded:
+        layer.mixed(x)
+    with torch.no_grad():
+        values = layer.v_proj(x).unflatten(-1, (layer.n_heads, -1)).transpose(1, 2)
+        wanted = layer.mixed(x)
+    found = (recorded[0] @ values).transpose(1, 2).flatten(-2)
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+    seen = attention_map(model, [rng.randrange(31) for _ in range(16)])
+    assert bool(seen.notes()) == bool(((seen.weights < 0) | (seen.weights > 1.0001)).any())
+
+
+def test_weights_outside_0_to_1_are_drawn_at_the_ends():
+    seen = AttentionMap(("a", "b"), torch.tensor([[[[-0.22, 1.4], [0.5, -3.0]]]]))
+    assert seen.shaded(0, 0) == ["  ██", "▒▒  "]
+    data = json.loads(seen.body().split('id="attention">')[1].split("</script>")[0])
+    assert list(gzip.decompress(base64.b64decode(data["weights"]))) == [0, 255, round(255 * 0.5**0.5), 0]
+    note = "some weights are negative or above 1; they are drawn as 0 and 1"
+    printed = io.StringIO()
+    _print_attention(Console(file=printed, width=80), seen, layer=0, head=None)
+    assert note in printed.getvalue()
+    assert note in seen.html()
+    assert seen.as_dict()["weights"][0][0][0] == pytest.approx([-0.22, 1.4])
+    assert AttentionMap(("a",), torch.ones(1, 1, 1, 1)).notes() == ()
+
+
+def test_pictures_that_cannot_be_drawn_are_refused_with_advice(tmp_path):
+    pytest.importorskip("matplotlib", reason="drawing is the plots extra")
+    names = tuple(map(str, range(70)))
+    many = AttentionMap(names, torch.zeros(150, 1, 70, 70))
+    with pytest.raises(WordloomError, match="a side has at most 65,535; name a --layer, or use --html"):
+        many.save(tmp_path / "a.png")
+    assert not (tmp_path / "a.png").exists()
+    many.save(tmp_path / "a.png", layer=3)
+    wide = AttentionMap(names, torch.zeros(1, 150, 70, 70))
+    with pytest.raises(WordloomError, match="a side has at most 65,535; use --html"):
+        wide.figure()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,16 @@ from rich.console import Console
 from wordloom.cli.inspect.scores import print_lengths
 from wordloom.errors import WordloomError
 from wordloom.evaluate import bleu_by_length
-from wordloom.inspect.score_plots import confusion_figure, draw_confusion, forgetting_figure, lengths_figure
+from wordloom.evaluate.positions import PositionBits
+from wordloom.inspect.score_plots import (
+    confusion_figure,
+    draw_confusion,
+    draw_lengths,
+    draw_positions,
+    forgetting_figure,
+    lengths_figure,
+    positions_figure,
+)
 from wordloom.run.sweep.forgetting import REMEDIES, Forgetting
 
 pytest.importorskip("matplotlib", reason="drawing is the plots extra")
@@ -129,3 +139,36 @@ def test_a_run_that_forgot_nothing_is_drawn() -> None:
     (panel,) = forgetting_figure([run(0.1, 4.0)], REMEDIES).axes
     low, high = panel.get_ylim()
     assert low < 0.0 < high
+
+
+NO_FORMULAS = ["$0-$50", "a$_$", "$\\frac$"]
+
+
+def groups(*spans: tuple[int, int]) -> list[PositionBits]:
+    return [PositionBits(first, stop, 10, 10, 1.0 + first / 100) for first, stop in spans]
+
+
+def test_dollars_in_names_begin_no_formula(tmp_path: Path) -> None:
+    """A formula would lose its dollars, or could not be drawn."""
+    bins = bleu_by_length(["a b c d"] * 20, ["a b c d"] * 20, ["a b c d"] * 20, width=4, resamples=0)
+    path = tmp_path / "a.svg"
+    for draw, beside in (
+        (lambda: draw_confusion(COUNTS, NO_FORMULAS, path), [(10, 0), (4, 1), (0, 2)]),
+        (lambda: draw_lengths(path, dict.fromkeys(NO_FORMULAS, bins)), []),
+        (lambda: draw_positions(path, dict.fromkeys(NO_FORMULAS, groups((1, 17)))), []),
+    ):
+        draw()
+        texts = {text.strip() for text in ElementTree.fromstring(path.read_bytes()).itertext()}
+        assert set(NO_FORMULAS) <= texts
+        assert {f"{NO_FORMULAS[at]}  ({count})" for count, at in beside} <= texts
+
+
+def test_groups_of_different_windows_have_places_of_their_own() -> None:
+    runs = {"long": groups((1, 17), (17, 33), (33, 49)), "short": groups((1, 17), (17, 25))}
+    panel = positions_figure(runs).axes[0]
+    labels = ["1–16", "17–24", "17–32", "33–48"]
+    assert [label.get_text() for label in panel.get_xticklabels()] == labels
+    long, short = panel.lines
+    assert list(long.get_xdata()) == [0, 2, 3]
+    assert list(short.get_xdata()) == [0, 1]
+    assert list(short.get_ydata()) == [group.bits_per_byte for group in runs["short"]]

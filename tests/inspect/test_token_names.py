@@ -1,5 +1,6 @@
 """Tokens as they are shown: no character of a token acts on a terminal, a picture or a file."""
 
+import json
 import random
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -7,9 +8,12 @@ from pathlib import Path
 import pytest
 from tests.inspect.layers.random_models import random_model
 
+from wordloom.cli.inspect.texts import token_of
+from wordloom.errors import GenerationError
 from wordloom.inspect import attention_map, attribution, contributions, lens, patching
 from wordloom.inspect.figures import new_figure, save_figure
-from wordloom.inspect.token_names import visible
+from wordloom.inspect.token_names import namer, visible
+from wordloom.text import Tokenizer
 
 
 def test_white_space_and_control_characters_are_visible() -> None:
@@ -60,3 +64,18 @@ def test_pictures_can_have_any_characters(suffix: str, tmp_path: Path) -> None:
     if suffix == "svg":
         texts = list(ElementTree.fromstring(path.read_bytes()).itertext())
         assert {"$x$", "$\\frac", "a\\x1bb\\xfffe", "<&>", "\\x00"} <= {text.strip() for text in texts}
+
+
+def test_unused_ids_have_a_number_for_a_name(tmp_path: Path) -> None:
+    Tokenizer.train(["the mole"], kind="byte").save_pretrained(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    definition = json.loads(path.read_text())
+    pad = definition["added_tokens"][-1]
+    pad["id"] = definition["model"]["vocab"][pad["content"]] = 260
+    path.write_text(json.dumps(definition))
+    tokenizer = Tokenizer.from_pretrained(tmp_path)
+    name = namer(tokenizer)
+    assert [name(i) for i in (97, 257, 259, 260, 261)] == ["a", "#257", "#259", "<|pad|>", "#261"]
+    assert token_of(tokenizer, "<|pad|>", "--target") == 260
+    with pytest.raises(GenerationError, match="--target '#259' is not one token"):
+        token_of(tokenizer, "#259", "--target")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,19 +14,49 @@ from tests.run.bodies import SHAPE, tokenizer_of
 
 from wordloom.data.bags.vectorizer import BagVectorizer
 from wordloom.data.rows.choices import ChoiceRow
+from wordloom.data.rows.facts import Fact
+from wordloom.data.rows.minimal_pairs import MinimalPair
 from wordloom.data.rows.squad import Question
 from wordloom.data.rows.tagged import TaggedText
 from wordloom.evaluate import classification, perplexity
-from wordloom.evaluate.masked import pseudo_perplexity
+from wordloom.evaluate.masked import pseudo_likelihoods, pseudo_perplexity
+from wordloom.evaluate.minimal_pairs import acceptability
+from wordloom.evaluate.positions import bits_by_position
 from wordloom.generate import Sampling, generate
-from wordloom.models import BagOfWordsConfig, BertConfig, GPT2Config, TaskConfig, build
+from wordloom.inspect import (
+    attention_map,
+    attribution,
+    contributions,
+    geometry,
+    head_scores,
+    lens,
+    lens_summary,
+    patching,
+    probe,
+    word_in_texts,
+)
+from wordloom.inspect.memories.memories import memories
+from wordloom.inspect.memories.triggers import find_triggers
+from wordloom.models import (
+    BagOfWordsConfig,
+    BertConfig,
+    GPT2Config,
+    GPTConfig,
+    LlamaConfig,
+    RNNConfig,
+    TaskConfig,
+    build,
+)
 from wordloom.run.models.embedder import POOLINGS, Embedder
 from wordloom.run.models.heads.classification import TextClassifier
 from wordloom.run.models.heads.multiple_choice import MultipleChoice
 from wordloom.run.models.heads.question_answering import QuestionAnswerer
 from wordloom.run.models.heads.regression import TextRegressor
 from wordloom.run.models.heads.token_classification import TokenClassifier
+from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.text_readers import BagReader, MarkedReader
+from wordloom.run.views.ablation import ablation
+from wordloom.run.views.knowledge import knowledge
 
 TEXTS = ["the cat sat on a mat", "a dog ran", "dogs", "it rains, and the cat"]
 LABELS = {"0": "no", "1": "yes", "2": "perhaps"}
@@ -126,6 +157,99 @@ def answers() -> tuple[Any, Callable[[], Any]]:
     return model, lambda: [span.probability for span in made.predict(asked)[0].spans]
 
 
+VIEWED = {
+    "gpt": GPTConfig,
+    "gpt with sinusoids": lambda **shape: GPTConfig(positions="sinusoidal", **shape),
+    "gpt2": GPT2Config,
+    "llama": LlamaConfig,
+}
+IDS, OTHER_IDS = [3, 1, 4, 1, 5], [3, 2, 4, 1, 5]
+
+
+def views_of(kind: str) -> tuple[Any, Callable[[], Any]]:
+    """Every view of a causal Transformer."""
+    tokenizer = TOKENIZERS["gpt2"]
+    model = built(VIEWED[kind](vocab_size=tokenizer.vocab_size, hidden_dim=20, **SHAPE))
+
+    def call() -> Any:
+        parts = contributions(model, IDS, at=2, target=1, against=2)
+        neurons = memories(model, find_triggers(model, [IDS, OTHER_IDS], top_k=3), most=3).as_dict()
+        facts = [Fact("the", " cat", (" dog", " mat"))]
+        lm = LanguageModel(model=model, tokenizer=tokenizer, config=model.config)
+        probed = probe(model, [[i % 7, i % 2] for i in range(40)], [str(i % 2) for i in range(40)])
+        return [
+            [part.value for part in parts.parts],
+            lens(model, IDS, top_k=2).nats.tolist(),
+            lens_summary(model, [IDS, OTHER_IDS]).bits.tolist(),
+            patched(model),
+            [ablation(model, tokenizer, TEXTS, value=value).heads.tolist() for value in ("zero", "mean")],
+            attention_map(model, IDS).weights.tolist(),
+            head_scores(model, length=4, rows=2).scores["previous"].tolist(),
+            word_in_texts(model, [IDS, OTHER_IDS], [2, 3], "a", ["a", "a"]).centred.tolist(),
+            [neuron["triggers"][0]["activation"] for neuron in neurons["neurons"]],
+            [group.mean for group in geometry(model).groups],
+            knowledge(lm, facts).bits,
+            list(probed.accuracy),
+            [group.bits_per_byte for group in bits_by_position(model, tokenizer, TEXTS)],
+            attributed(model, lambda tokens: model.lm_head(model.hidden(tokens)[:, -1])[:, 1]),
+        ]
+
+    return model, call
+
+
+def patched(model: Any) -> list[Any]:
+    """The effects in logits: shares of a small difference would be rounded more."""
+    seen = patching(model, IDS, OTHER_IDS, target=1, foil=2)
+    return ((seen.clean_difference - seen.corrupt_difference) * seen.effects).tolist()
+
+
+def attributed(model: Any, score: Any) -> list[Any]:
+    return [
+        attribution(model, IDS, score, method=method, most_steps=64).values
+        for method in ("occlusion", "gradient", "integrated-gradients")
+    ]
+
+
+def views_of_recurrent() -> tuple[Any, Callable[[], Any]]:
+    model = built(RNNConfig(vocab_size=TOKENIZERS["gpt2"].vocab_size, dim=12, cell="lstm", n_layers=2))
+    return model, lambda: [
+        attributed(model, lambda tokens: model.lm_head(model.hidden(tokens)[:, -1])[:, 1]),
+        patched(model),
+        word_in_texts(model, [IDS, OTHER_IDS], [2, 3], "a", ["a", "a"]).centred.tolist(),
+    ]
+
+
+def views_of_an_encoder(attention: str, **settings: Any) -> tuple[Any, Callable[[], Any]]:
+    model = built(body("bert", pooler=False, masked_lm_head=True, attention=attention, **settings))
+
+    def call() -> Any:
+        def score(tokens: torch.Tensor) -> torch.Tensor:
+            return model.lm_head(model.mlm_hidden(model.hidden(tokens)[:, -1]))[:, 1]
+
+        return [
+            attention_map(model, IDS).weights.tolist(),
+            head_scores(model, length=4, rows=2).scores["previous"].tolist(),
+            word_in_texts(model, [IDS, OTHER_IDS], [2, 3], "a", ["a", "a"]).raw.tolist(),
+            attributed(model, score),
+        ]
+
+    return model, call
+
+
+def judges_pairs(kind: str) -> tuple[Any, Callable[[], Any]]:
+    model = built(body(kind, pooler=False, masked_lm_head=True) if kind == "bert" else body(kind))
+    pairs = [
+        MinimalPair(good, bad, "", "", "file", 1)
+        for good, bad in (("the cat", "cat the"), ("a dog", "dog a"))
+    ]
+
+    def call() -> Any:
+        nats = pseudo_likelihoods(model, TOKENIZERS[kind], [IDS, OTHER_IDS]) if kind == "bert" else ()
+        return [list(nats), acceptability(model, TOKENIZERS[kind], pairs)["accuracy"].value]
+
+    return model, call
+
+
 def reads_causally() -> tuple[Any, Callable[[], Any]]:
     model, tokenizer = built(body("gpt2")), TOKENIZERS["gpt2"]
 
@@ -164,11 +288,21 @@ def embeds(kind: str) -> tuple[Any, Callable[[], Any]]:
         fills_in,
         lambda: embeds("bert"),
         lambda: embeds("gpt2"),
+        *(partial(views_of, kind) for kind in VIEWED),
+        views_of_recurrent,
+        lambda: views_of_an_encoder("full"),
+        lambda: views_of_an_encoder("performer:8"),
+        lambda: views_of_an_encoder("nystrom:3"),
+        lambda: views_of_an_encoder("band:2+global:1", global_projections=True),
+        lambda: judges_pairs("bert"),
+        lambda: judges_pairs("gpt2"),
     ],
 )
 def test_results_on_an_apple_gpu_are_those_of_the_cpu(
-    made: Callable[[], tuple[Any, Callable[[], Any]]],
+    made: Callable[[], tuple[Any, Callable[[], Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # the stand-in's weights are of a subclass, which the view takes for modified ones
+    monkeypatch.setattr("wordloom.inspect.layers.contributions.modification", lambda *_: "")
     model, call = made()
     on_cpu = call()
     with AppleGPU():

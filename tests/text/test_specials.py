@@ -141,3 +141,13 @@ def test_unknown_mode(trained):
 def test_lone_surrogates_are_refused(kind, trained):
     with pytest.raises(TokenizerError, match=r"lone surrogate \(U\+DC80\) at character 1"):
         trained[kind].encode_ids("a\udc80")
+
+
+def test_unused_ids_stand_for_no_bytes(tmp_path):
+    tokenizer = Tokenizer.train(["a mole, é"], kind="char", special_tokens=())
+    tokenizer.save_pretrained(tmp_path)
+    definition = json.loads((tmp_path / "tokenizer.json").read_text())
+    definition["model"]["vocab"]["ü"] = tokenizer.vocab_size + 3
+    (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
+    lengths = Tokenizer.from_pretrained(tmp_path).byte_lengths()
+    assert lengths.tolist() == [*tokenizer.byte_lengths().tolist(), 0, 0, 0, 2]

@@ -16,6 +16,7 @@ from wordloom.errors import EvaluationError
 from wordloom.evaluate.continuations import ContinuationReader
 from wordloom.evaluate.forward import check_finite
 from wordloom.evaluate.likelihood import Stretch, likelihoods
+from wordloom.evaluate.reading import check_vocabulary
 from wordloom.evaluate.score import Scores, share_score
 from wordloom.models import context_limit
 
@@ -45,10 +46,12 @@ def choices(
         progress: called after every question with whether its most likely choice was right.
 
     Raises:
-        EvaluationError: no question, one without an answer or with a choice that exceeds the window.
+        EvaluationError: no question, one without an answer or with a choice that exceeds the window; a
+            tokenizer of another model.
         NonFiniteError: a log-probability is not finite.
         TokenizerError: the tokenizer refuses a text.
     """
+    check_vocabulary(model, tokenizer)
     reader = ContinuationReader(tokenizer, context_limit(model.config))
     asked: list[ChoiceRow] = []
 

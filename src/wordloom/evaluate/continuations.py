@@ -27,6 +27,7 @@ class ContinuationReader:
     def __init__(self, tokenizer: Tokenizer, window: int | None) -> None:
         self.tokenizer, self.window = tokenizer, window
         self.before = [] if tokenizer.start_id is None else [tokenizer.start_id]
+        self._start = "no" if not self.before else "bos" if tokenizer.adds_bos else "eos"
         self.truncated = 0
         self._digest = hashlib.sha256()
 
@@ -72,7 +73,7 @@ class ContinuationReader:
             "text": self._digest.hexdigest()[:8],
             "tok": tokenizer_name(self.tokenizer),
             "window": self.window or "whole",
-            "start": "bos" if self.before else "no",
+            "start": self._start,
             "dtype": dtype_name(model),
         }
 

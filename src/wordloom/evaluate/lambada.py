@@ -17,6 +17,7 @@ from wordloom.errors import DataError, EvaluationError, position
 from wordloom.evaluate.continuations import ContinuationReader
 from wordloom.evaluate.forward import check_finite
 from wordloom.evaluate.likelihood import likelihoods
+from wordloom.evaluate.reading import check_vocabulary
 from wordloom.evaluate.score import (
     RatioStatistics,
     Score,
@@ -71,8 +72,10 @@ def lambada(
     its beginning; the scores count these passages in a note.  ``progress`` is called after every passage with
     whether it was right, and its nats.
 
-    Raises EvaluationError without a passage, or for one with nothing before its continuation.
+    Raises EvaluationError without a passage, for one with nothing before its continuation, and for a
+    tokenizer of another model.
     """
+    check_vocabulary(model, tokenizer)
     reader = ContinuationReader(tokenizer, context_limit(model.config))
     rows = batch_size or reader.rows
     nats: list[float] = []

@@ -17,7 +17,7 @@ from wordloom.data.batches.masked import Marks, MaskedBatch
 from wordloom.errors import EvaluationError, NonFiniteError
 from wordloom.evaluate.forward import dtype_name, forward_passes
 from wordloom.evaluate.likelihood import Ids
-from wordloom.evaluate.reading import Reader, tokenizer_name
+from wordloom.evaluate.reading import Reader, check_vocabulary, tokenizer_name
 from wordloom.evaluate.score import (
     RatioStatistics,
     Score,
@@ -27,6 +27,7 @@ from wordloom.evaluate.score import (
     share_interval,
     signature,
 )
+from wordloom.nn.evaluating import widened
 
 if TYPE_CHECKING:
     from wordloom.data import Document
@@ -145,8 +146,8 @@ def pseudo_perplexity(
             is read in consecutive windows.
         progress: called with the number of tokens scored so far.
 
-    Raises EvaluationError for a model without its masked-language head, a tokenizer without a mask token, and
-    an impossible window.
+    Raises EvaluationError for a model without its masked-language head, a tokenizer without a mask token or
+    of another model, and an impossible window.
     """
     longest = model.config.max_seq_len
     window = longest if window is None else window
@@ -155,6 +156,7 @@ def pseudo_perplexity(
             f"window {window} does not fit the model; allowed: 3 to its max_seq_len {longest}"
         )
     mask = require_masked_head(model, tokenizer)
+    check_vocabulary(model, tokenizer)
     marks, reader = Marks.of(tokenizer), Reader(tokenizer, start="none", end="none", specials=specials)
     rows = batch_size or max(1, _BATCH_TOKENS // window)
     statistics, unknown, done = RatioStatistics(), 0, 0
@@ -216,7 +218,7 @@ def pseudo_likelihoods(
             numbers = list(group)
             ids = np.stack([np.concatenate([[marks.cls], pool[i], [marks.sep]]) for i in numbers])
             parts = list(_masked_in_turn(model, ids, mask, rows or max(1, _BATCH_TOKENS // (length + 2))))
-            sums = torch.cat(parts).double().view(len(numbers), length).sum(1)
+            sums = widened(torch.cat(parts)).view(len(numbers), length).sum(1)
             nats.update(zip(numbers, sums.tolist(), strict=True))
         yield from (nats[i] for i in range(len(pool)))
 

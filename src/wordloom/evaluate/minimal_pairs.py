@@ -20,7 +20,7 @@ from wordloom.evaluate.forward import check_finite, dtype_name
 from wordloom.evaluate.likelihood import BATCH_TOKENS, Ids, Stretch, likelihoods
 from wordloom.evaluate.masked import pseudo_likelihoods, require_masked_head
 from wordloom.evaluate.perplexity import strided_windows
-from wordloom.evaluate.reading import Reader, tokenizer_name
+from wordloom.evaluate.reading import Reader, check_vocabulary, tokenizer_name
 from wordloom.evaluate.score import MIN_UNITS, Z95, Score, Scores, share_interval, signature
 from wordloom.models import context_limit, encodes
 
@@ -48,13 +48,15 @@ def acceptability(
     paradigms.
 
     Raises:
-        EvaluationError: no pair; a sentence of no token; a sentence that does not fit an encoder.
+        EvaluationError: no pair; a sentence of no token; a sentence that does not fit an encoder; a
+            tokenizer of another model.
         NonFiniteError: a log-probability is not finite.
         TokenizerError: the tokenizer refuses a sentence; the message names its place.
     """
     read = list(pairs)
     if not read:
         raise EvaluationError("no pair given; BLiMP is the data set 'blimp'")
+    check_vocabulary(model, tokenizer)
     is_encoder = encodes(model.config)
     reader = Reader(tokenizer, start="none" if is_encoder else "auto", end="none", specials="text")
     sentences = ((sentence, pair.place) for pair in read for sentence in (pair.good, pair.bad))

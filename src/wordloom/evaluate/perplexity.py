@@ -33,7 +33,15 @@ import numpy as np
 from wordloom.errors import EvaluationError, NonFiniteError
 from wordloom.evaluate.forward import dtype_name
 from wordloom.evaluate.likelihood import BATCH_TOKENS, Stretch, likelihoods
-from wordloom.evaluate.reading import End, Reader, ReadText, Recovered, Start, tokenizer_name
+from wordloom.evaluate.reading import (
+    End,
+    Reader,
+    ReadText,
+    Recovered,
+    Start,
+    check_vocabulary,
+    tokenizer_name,
+)
 from wordloom.evaluate.score import (
     MIN_UNITS,
     Floats,
@@ -122,11 +130,7 @@ def perplexity(
     """
     window, stride = _window(model, window, stride)
     reader = Reader(tokenizer, start=start, end=end, specials=specials)
-    if tokenizer.vocab_size > model.config.vocab_size:
-        raise EvaluationError(
-            f"the tokenizer has {tokenizer.vocab_size} tokens and the model {model.config.vocab_size}; "
-            "give the tokenizer the model was trained with"
-        )
+    check_vocabulary(model, tokenizer)
     if batch_size is not None and batch_size < 1:
         raise EvaluationError(f"batch_size is a number of windows above 0, not {batch_size}")
 

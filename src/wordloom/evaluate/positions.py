@@ -10,7 +10,7 @@ import numpy as np
 
 from wordloom.errors import EvaluationError
 from wordloom.evaluate.likelihood import BATCH_TOKENS, Stretch, likelihoods
-from wordloom.evaluate.reading import Reader
+from wordloom.evaluate.reading import Reader, check_vocabulary
 from wordloom.models import context_limit
 from wordloom.nn.recurrent import Recurrent
 
@@ -46,8 +46,8 @@ def bits_by_position(
     learned to read texts behind the end token, each window begins with it too.  Positions 1 to 16 are a
     group, 17 to 32, 33 to 64, ...
 
-    Raises EvaluationError for a window that the model cannot read, for a tokenizer that loses characters, and
-    for a text without tokens to predict.
+    Raises EvaluationError for a window that the model cannot read, for a tokenizer that loses characters or
+    is that of another model, and for a text without tokens to predict.
     """
     longest = context_limit(model.config)
     window = longest if window is None else window
@@ -56,6 +56,7 @@ def bits_by_position(
     if window < 1 or (longest is not None and window > longest):
         allowed = f"1 to {longest}" if longest is not None else "1 or more"
         raise EvaluationError(f"a window of {window} tokens does not fit the model; allowed: {allowed}")
+    check_vocabulary(model, tokenizer)
     reader = Reader(tokenizer, start="auto", end="none", specials=specials)
     is_recurrent = any(isinstance(module, Recurrent) for module in model.modules())
     later = [] if tokenizer.start_id is None or not is_recurrent else [tokenizer.start_id]

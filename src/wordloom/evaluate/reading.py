@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, AnyStr, Literal
+from typing import TYPE_CHECKING, Any, AnyStr, Literal
 
 import numpy as np
 
@@ -157,6 +157,15 @@ def _token(option: str, role: str, tokens: dict[str, int | None]) -> list[int]:
     if token is None:
         raise EvaluationError(f"{option} {role!r}: the tokenizer has no {role} token; allowed: auto, none")
     return [token]
+
+
+def check_vocabulary(model: Any, tokenizer: Tokenizer) -> None:
+    """Raise EvaluationError if ``tokenizer`` has ids that ``model`` does not have."""
+    if tokenizer.vocab_size > model.config.vocab_size:
+        raise EvaluationError(
+            f"the tokenizer has {tokenizer.vocab_size} tokens and the model {model.config.vocab_size}; "
+            "give the tokenizer the model was trained with"
+        )
 
 
 def tokenizer_name(tokenizer: Tokenizer) -> str:

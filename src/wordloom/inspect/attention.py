@@ -1,7 +1,7 @@
 """Attention weights of causal models, and alignments of source and target (Bahdanau, Cho & Bengio 2015).
 
 The weights are recorded from the exact twin of the attention kernel: the softmax over the keys in float32,
-before dropout.
+before dropout.  For an approximation of it, they are the matrix whose product with the values is the output.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from wordloom.errors import ConfigError, GenerationError
-from wordloom.inspect.figures import SHADES, add_colour_bar, new_figure, save_figure
+from wordloom.inspect.figures import SHADES, add_colour_bar, check_size, new_figure, save_figure
 from wordloom.inspect.token_names import visible
 from wordloom.inspect.view import View
 from wordloom.inspect.view.pages import data_as_html, resource
@@ -30,6 +30,7 @@ _READABLE = 64  # the most tokens whose names are written beside a panel
 _ROW = 0.075  # inches of a name
 _CELL = 0.3  # inches of an alignment
 _FONT = 8.5  # points
+_ROUNDING = 1e-4  # by which a weight may exceed 1
 
 
 def _check_index(name: str, index: int | None, n: int) -> None:
@@ -38,9 +39,9 @@ def _check_index(name: str, index: int | None, n: int) -> None:
 
 
 def _shaded(shares: Tensor) -> list[str]:
-    """Return shares from 0 to 1 as text: a line for each row, two characters for each share."""
+    """Return shares as text, drawn from 0 to 1: a line for each row, two characters for each share."""
     steps = len(SHADES)
-    grid = (shares * steps).long().clamp(max=steps - 1)
+    grid = (shares * steps).long().clamp(0, steps - 1)
     return ["".join(SHADES[step] * 2 for step in row) for row in grid.tolist()]
 
 
@@ -48,8 +49,10 @@ def _shaded(shares: Tensor) -> list[str]:
 class AttentionMap(View):
     """Attention weights of a causal model or an encoder.
 
-    ``weights`` [layers, H, T, T] are float32 on the CPU; each row is a distribution over keys.  ``shown`` is
-    the layer and head that the page opens with; a head of None is the mean of the layer's heads.
+    ``weights`` [layers, H, T, T] are float32 on the CPU; each row is a distribution over keys.  Linformer and
+    Nyström attention only approximate distributions: their weights can be negative or above 1, and need not
+    sum to 1.  ``shown`` is the layer and head that the page opens with; a head of None is the mean of the
+    layer's heads.
     """
 
     tokens: tuple[str, ...]
@@ -70,6 +73,14 @@ class AttentionMap(View):
         _check_index("head", head, heads)
         return self.weights[layer].mean(dim=0) if head is None else self.weights[layer, head]
 
+    def notes(self) -> Sequence[str]:
+        if not ((self.weights < 0) | (self.weights > 1 + _ROUNDING)).any():
+            return ()
+        return (
+            "this attention is an approximation, and some weights are negative or above 1; they are drawn as "
+            "0 and 1",
+        )
+
     def shaded(self, layer: int, head: int | None = None) -> list[str]:
         """Return the head as text: a line per query, two characters per key, darker for a larger weight."""
         weights = self.head(layer, head)
@@ -84,11 +95,17 @@ class AttentionMap(View):
         save_figure(lambda: self.figure(layer), self.tokens, path)
 
     def figure(self, layer: int | None = None) -> Any:
-        """Return the figure that :meth:`save` saves."""
+        """Return the figure that :meth:`save` saves.
+
+        Raises WordloomError for a model with too many layers and heads for one picture.
+        """
         layers = range(len(self.weights)) if layer is None else [layer]
         heads, T = self.weights.shape[1], len(self.tokens)
         side = max(2.2, _ROW * T if T <= _READABLE else 0.0)
-        figure = new_figure((side * heads, (side + 0.2) * len(layers)))
+        size = (side * heads, (side + 0.2) * len(layers))
+        one_layer = "name a --layer, or " if len(layers) > 1 else ""
+        check_size(size, f"{one_layer}use --html, which has all layers and heads")
+        figure = new_figure(size)
         panels = figure.subplots(len(layers), heads, squeeze=False)
         ticks = (
             {"ticks": range(T), "labels": list(map(visible, self.tokens)), "parse_math": False}
@@ -105,13 +122,14 @@ class AttentionMap(View):
                 panel.set_yticks(**ticks)
                 panel.tick_params(labelsize=5, length=0)
         unnamed = "" if T <= _READABLE else f" ({T} tokens are too many to name; --html names them)"
-        figure.supxlabel(f"token attended to{unnamed}", fontsize=7)
+        figure.supxlabel("\n".join([f"token attended to{unnamed}", *self.notes()]), fontsize=7)
         figure.supylabel("token that attends", fontsize=7)
         return figure
 
     def body(self) -> str:
         layers, heads = self.weights.shape[:2]
-        roots = (255 * self.weights.sqrt()).round().to(torch.uint8)  # small weights keep two digits
+        shares = self.weights.clamp(0, 1)
+        roots = (255 * shares.sqrt()).round().to(torch.uint8)  # small weights keep two digits
         packed = gzip.compress(roots.numpy().tobytes(), mtime=0)
         data = {
             "tokens": self.tokens,
@@ -173,9 +191,11 @@ class Alignment:
         save_figure(lambda: self.figure(layer, head), [*self.source, *self.target], path)
 
     def figure(self, layer: int | None = None, head: int | None = None) -> Any:
-        """Return the figure that :meth:`save` saves."""
+        """Return the figure that :meth:`save` saves; raises WordloomError for a text that is too long."""
         T, S = len(self.target), len(self.source)
-        figure = new_figure((max(3.0, S * _CELL) + 2.0, max(1.5, T * _CELL) + 1.6))
+        size = (max(3.0, S * _CELL) + 2.0, max(1.5, T * _CELL) + 1.6)
+        check_size(size, "it has a cell for each pair of tokens: draw a shorter text")
+        figure = new_figure(size)
         panel = figure.subplots()
         weights = self.matrix(layer, head).numpy()
         image = panel.imshow(weights, cmap="Blues", vmin=0.0, vmax=1.0, interpolation="nearest")

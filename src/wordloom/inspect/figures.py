@@ -42,6 +42,7 @@ ADDS, TAKES = "#D55E00", "#0072B2"  # warm colours add to a score and cold ones 
 FONT = 9.0  # points
 NAME: dict[str, Any] = {"fontsize": FONT, "color": INK, "parse_math": False}  # the style of names of axes
 _DPI = 200
+_MOST_PIXELS = 65_535  # of a side, in matplotlib
 _NOT_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # no file of XML may hold these
 _SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "wordloom", "path.simplify": True}
 
@@ -128,6 +129,21 @@ def check_tokens(n: int) -> None:
             f"the picture has a column for each token, and {n:,} tokens are too many; draw a text of at most "
             f"{MOST_TOKENS}"
         )
+
+
+def check_size(size: tuple[float, float], advice: str) -> None:
+    """Raise WordloomError with ``advice`` if matplotlib cannot draw a figure of ``size`` inches."""
+    width, height = (int(_DPI * side) for side in size)
+    if max(width, height) > _MOST_PIXELS:
+        raise WordloomError(
+            f"the picture would have {width:,} × {height:,} pixels, and a side has at most {_MOST_PIXELS:,}; "
+            f"{advice}"
+        )
+
+
+def plain(name: str) -> str:
+    """Return ``name`` for a label in which matplotlib reads mathematics between dollar signs."""
+    return name.replace("$", r"\$")
 
 
 def add_colour_bar(panels: Any, image: Any, label: str, size: float) -> Any:

@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wordloom.errors import ConfigError, GenerationError, NonFiniteError
-from wordloom.inspect.figures import COLOURS, hide_frame, new_figure, save_figure
+from wordloom.inspect.figures import COLOURS, hide_frame, new_figure, plain, save_figure
 from wordloom.models import context_limit
 from wordloom.nn.evaluating import evaluating
 from wordloom.nn.linear import Linear
@@ -223,7 +223,7 @@ def gradients_figure(flows: Mapping[str, GradientFlow]) -> Any:
                 shares = [value / norms[0] for value in norms]
                 style = "--" if name.endswith(" c") else "-"
                 axes.plot(
-                    range(len(norms)), shares, style, color=colours[model], label=f"{_plain(model)}, {name}"
+                    range(len(norms)), shares, style, color=colours[model], label=f"{plain(model)}, {name}"
                 )
     low, high = axes.get_ylim()  # set before the bounds are drawn, which may be very large
     axes.set_ylim(max(low, _DRAWN), high)
@@ -231,9 +231,7 @@ def gradients_figure(flows: Mapping[str, GradientFlow]) -> Any:
         distances = range(len(next(iter(flow.norms.values()))))
         for recurrence in flow.recurrences[-1:]:
             bounds = [recurrence.bound(distance) for distance in distances]
-            label = (
-                rf"{_plain(model)}, at most $(\sigma\gamma)^d$, $\sigma\gamma$ = {recurrence.bound(1):.3g}"
-            )
+            label = rf"{plain(model)}, at most $(\sigma\gamma)^d$, $\sigma\gamma$ = {recurrence.bound(1):.3g}"
             axes.plot(
                 distances, bounds, ":", color=colours[model], linewidth=3, alpha=0.5, label=label, zorder=1
             )
@@ -245,8 +243,3 @@ def gradients_figure(flows: Mapping[str, GradientFlow]) -> Any:
     axes.legend(frameon=False, fontsize=8)
     hide_frame(axes)
     return figure
-
-
-def _plain(name: str) -> str:
-    """Return ``name`` for a label that matplotlib reads as mathematics between dollar signs."""
-    return name.replace("$", r"\$")

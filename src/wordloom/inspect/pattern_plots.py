@@ -66,7 +66,7 @@ def patterns_figure(patterns: Sequence[LayerPattern], n: int) -> Any:
     from matplotlib.patches import Patch
 
     names = list(dict.fromkeys(str(kind) for each in patterns for kind in each.pattern.kinds))
-    colours = ["#ffffff", *figures.COLOURS]
+    colours = ["#ffffff", *_colours(len(names))]
     columns = min(_ACROSS, len(patterns))
     rows = math.ceil(len(patterns) / columns)
     width = _PANEL * columns + 0.3
@@ -98,6 +98,20 @@ def patterns_figure(patterns: Sequence[LayerPattern], n: int) -> Any:
         handles=handles, loc="outside lower center", ncols=across, frameon=False, fontsize=figures.FONT
     )
     return figure
+
+
+def _colours(n: int) -> list[str]:
+    """Return ``n`` different colours: those of all figures, then lighter tints of them."""
+    from matplotlib.colors import to_hex, to_rgb
+
+    base = len(figures.COLOURS)
+    rounds = math.ceil(n / base)
+    colours = []
+    for number in range(n):
+        white = 0.7 * (number // base) / rounds  # share
+        red, green, blue = (white + (1 - white) * part for part in to_rgb(figures.COLOURS[number % base]))
+        colours.append(to_hex((red, green, blue)))
+    return colours
 
 
 def _listed(numbers: Sequence[int]) -> str:

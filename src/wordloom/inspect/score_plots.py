@@ -47,9 +47,9 @@ def confusion_figure(counts: Sequence[Sequence[int]], labels: Sequence[str], kin
     figure = figures.new_figure((side + 2.6, side + 1.8))
     panel = figure.subplots()
     image = panel.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0, interpolation="nearest")
-    panel.set_xticks(range(C), list(labels), rotation=90, fontsize=_CELL_FONT)
+    panel.set_xticks(range(C), list(labels), rotation=90, fontsize=_CELL_FONT, parse_math=False)
     names = [f"{label}  ({count:,})" for label, count in zip(labels, n, strict=True)]
-    panel.set_yticks(range(C), names, fontsize=_CELL_FONT)
+    panel.set_yticks(range(C), names, fontsize=_CELL_FONT, parse_math=False)
     panel.set_xlabel(f"predicted {kind}", fontsize=_CELL_FONT + 1, parse_math=False)
     panel.set_ylabel(f"true {kind} (n examples)", fontsize=_CELL_FONT + 1, parse_math=False)
     panel.set_xticks(np.arange(C - 1) + 0.5, minor=True)
@@ -101,16 +101,15 @@ def lengths_figure(runs: Mapping[str, Sequence[Any]]) -> Any:
         look = figures.series(i)
         panel.plot(places, values, color=look["color"], linewidth=1.6, zorder=2)
         panel.errorbar(
-            places, values, yerr=errors, label=name, **look, markersize=6,
+            places, values, yerr=errors, label=figures.plain(name), **look, markersize=6,
             markeredgecolor="white", markeredgewidth=0.6, elinewidth=0.9, capsize=2.5, linestyle="none",
             clip_on=False, zorder=3,  # above the lines of all runs
         )  # fmt: skip
     panel.set_xticks(
         range(len(bins)), [f"{part.label}\n({part.pairs:,})" for part in bins], fontsize=figures.FONT
     )
-    panel.set_xlabel(
-        "\n".join(["source length in words (n sentences)", *left_out]), fontsize=figures.FONT + 1
-    )
+    label = "\n".join(["source length in words (n sentences)", *left_out])
+    panel.set_xlabel(label, fontsize=figures.FONT + 1, parse_math=False)
     panel.set_ylabel("BLEU", fontsize=figures.FONT + 1)
     panel.set_ylim(bottom=0)
     panel.tick_params(labelsize=figures.FONT)
@@ -123,6 +122,14 @@ def lengths_figure(runs: Mapping[str, Sequence[Any]]) -> Any:
 
 
 # ------------------------------------------------------------------------------------ bits by position
+
+
+def position_groups(runs: Mapping[str, Sequence[Any]]) -> list[tuple[int, int]]:
+    """Return ``first`` and ``stop`` of the groups of all ``runs``, each once and in order.
+
+    The last group of a short window has the ``first`` of another group, and an earlier ``stop``.
+    """
+    return sorted({(group.first, group.stop) for groups in runs.values() for group in groups})
 
 
 def draw_positions(path: Path, runs: Mapping[str, Sequence[Any]]) -> None:
@@ -139,12 +146,14 @@ def positions_figure(runs: Mapping[str, Sequence[Any]]) -> Any:
     """Return the figure that :func:`draw_positions` saves."""
     figure = figures.new_figure((8.6 if len(runs) > _MOST_INSIDE else 6.8, 4.2))
     panel = figure.subplots()
-    longest = max(runs.values(), key=len)
+    spans = position_groups(runs)
     for i, (name, groups) in enumerate(runs.items()):
+        places = [spans.index((group.first, group.stop)) for group in groups]
         values = [group.bits_per_byte for group in groups]
-        panel.plot(range(len(groups)), values, label=name, **figures.series(i), markersize=5, linewidth=1.4)
-    labels = [f"{group.first:,}\u2013{group.stop - 1:,}" for group in longest]
-    panel.set_xticks(range(len(longest)), labels, fontsize=figures.FONT - 1)
+        label = figures.plain(name)
+        panel.plot(places, values, label=label, **figures.series(i), markersize=5, linewidth=1.4)
+    labels = [f"{first:,}\u2013{stop - 1:,}" for first, stop in spans]
+    panel.set_xticks(range(len(spans)), labels, fontsize=figures.FONT - 1)
     panel.set_xlabel("tokens read before", fontsize=figures.FONT + 1)
     panel.set_ylabel("bits per byte", fontsize=figures.FONT + 1)
     panel.tick_params(labelsize=figures.FONT - 1)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from wordloom.errors import TokenizerError
+
 if TYPE_CHECKING:
     from wordloom.text import Tokenizer
 
@@ -21,10 +23,13 @@ def visible(token: str) -> str:
 def namer(tokenizer: Tokenizer) -> Callable[[int], str]:
     """Return a function from a token id to its text.
 
-    A model can have more ids than its tokenizer has tokens; the others are named by their number.
+    A model can have ids for which its tokenizer has no token; they are named by their number.
     """
 
     def name(index: int) -> str:
-        return tokenizer.token_text(index) if index < tokenizer.vocab_size else f"#{index}"
+        try:
+            return tokenizer.token_text(index)
+        except TokenizerError:
+            return f"#{index}"
 
     return name

@@ -305,7 +305,7 @@ class Tokenizer:
         if self.lossless:
             pieces = self.token_bytes or []
         elif self.kind == "char" and self.unk_id is None and self._definition["normalizer"] is None:
-            pieces = [self._tokens[index].encode() for index in range(self.vocab_size)]
+            pieces = [self._tokens.get(index, "").encode() for index in range(self.vocab_size)]
         else:
             return None
         lengths = [

@@ -300,6 +300,20 @@ def test_rows_that_repeat_another_are_left_out_as_asked_and_counted(tmp_path):
     assert sorted(row.line for row in rows) == list(range(1, 31))  # the first of each
 
 
+def test_a_row_of_the_last_part_that_repeats_a_training_row_is_left_out(tmp_path, rng):
+    path = tmp_path / "r.tsv"
+    numbers = [rng.randrange(25) for _ in range(rng.randrange(40, 61))]
+    path.write_text("".join(f"row {n}\t{n % 2}\n" for n in numbers))
+    corpus = LabelledCorpus(sources=path, text=1, label=2, validation_fraction=0.4, unique=True)
+    dropped: Counter[str] = Counter()
+    train, validation = ([row.line for row in corpus.rows(part, dropped)] for part in ("train", "validation"))
+    first = [i + 1 for i, n in enumerate(numbers) if n not in numbers[:i]]
+    edge = len(numbers) - int(len(numbers) * 0.4)
+    assert train == [line for line in first if line <= edge]
+    assert validation == [line for line in first if line > edge]
+    assert dropped[REPEATED] == len(numbers) - len(first)
+
+
 def test_labels_stand_in_an_order_of_their_own():
     assert sorted_labels(["10", "9", "-1", "9"]) == ("-1", "9", "10")
     assert sorted_labels(["b", "10", "a"]) == ("10", "a", "b")

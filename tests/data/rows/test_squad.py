@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from wordloom.data import Answer, questions
-from wordloom.data.rows.squad import MOVED
+from wordloom.data.rows.squad import MOVED, asked
 from wordloom.errors import DataError
 
 CONTEXT = "Das Café öffnet um acht. 🙂 Um acht schließt es."
@@ -201,6 +201,20 @@ def test_settings_and_sources_are_checked(tmp_path: Path) -> None:
     for source in ("sst2/train", "nowhere.json", str(tmp_path / "*.csv"), []):
         with pytest.raises(DataError):
             list(questions(source))
+
+
+def test_questions_of_several_files_have_ids_of_their_own(tmp_path: Path) -> None:
+    row = {"question": "Wer?", "context": CONTEXT}
+    for name in ("one.jsonl", "two.jsonl"):
+        (tmp_path / name).write_text(f"{json.dumps(row)}\n" * 2)
+    ids = [question.id for question in asked(tmp_path / "*.jsonl")]
+    assert ids == [f"{tmp_path / name}#{n}" for name in ("one.jsonl", "two.jsonl") for n in (1, 2)]
+    for name in ("one.jsonl", "two.jsonl"):
+        (tmp_path / name).write_text(json.dumps({**row, "id": "same"}))
+    with pytest.raises(
+        DataError, match=r"two\.jsonl:1: id: 'same' is also that of .*one\.jsonl:1; give each"
+    ):
+        list(asked(tmp_path / "*.jsonl"))
 
 
 def test_surrogates_and_bytes_are_replaced_where_asked(tmp_path: Path) -> None:

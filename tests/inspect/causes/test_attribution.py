@@ -128,3 +128,35 @@ def test_mistakes_get_one_line(rng: random.Random) -> None:
         model.lm_head.weight.fill_(torch.nan)
     with pytest.raises(NonFiniteError, match="the score is nan"):
         attribution(model, ids, score)
+
+
+def recurrent(cell: str) -> Any:
+    config = RNNConfig(vocab_size=31, dim=9, n_layers=2, cell=cell)
+    return build(config, generator=torch.Generator().manual_seed(0)).eval()
+
+
+def test_gradients_do_without_cudnn_which_has_none_in_evaluation_mode() -> None:
+    model, enabled = recurrent("lstm"), list[bool]()
+
+    def score(tokens: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            enabled.append(torch.backends.cudnn.enabled)
+        return model(tokens)[:, -1, 0]
+
+    before = torch.backends.cudnn.enabled
+    attribution(model, [1, 2, 3], score, method="gradient")
+    assert enabled == [False]
+    assert torch.backends.cudnn.enabled == before
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_tanh", "gru_reset_after"])
+def test_recurrent_models_have_gradients_on_a_gpu(cell: str) -> None:
+    model = recurrent(cell)
+
+    def values() -> tuple[float, ...]:
+        return attribution(model, [1, 2, 3], lambda tokens: model(tokens)[:, -1, 0], method="gradient").values
+
+    on_cpu = values()
+    model.cuda()
+    assert values() == pytest.approx(on_cpu, rel=1e-3, abs=1e-5)

@@ -125,3 +125,12 @@ def test_mistakes_get_one_line(rng: random.Random) -> None:
     model.final_norm.register_forward_hook(lambda *_: None)
     with pytest.raises(WordloomError, match="RMSNorm has hooks"):
         contributions(model, [1, 2])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+def test_a_gpt_on_a_gpu_has_the_parts_of_the_cpu(positions: str, rng: random.Random) -> None:
+    model = random_model("gpt", rng, positions=positions)
+    on_cpu = [part.value for part in contributions(model, [1, 2, 3], target=1).parts]
+    on_gpu = [part.value for part in contributions(model.cuda(), [1, 2, 3], target=1).parts]
+    assert on_gpu == pytest.approx(on_cpu, rel=1e-3, abs=1e-3)

@@ -250,7 +250,7 @@ def test_at_the_command(place, tmp_path):
     (tmp_path / "some.jsonl").write_text(json.dumps(row) + "\n")
     fact = json.loads(ran("predict", place / "run", tmp_path / "some.jsonl", "--json", "--top-k", 2))
     assert len(fact["spans"]) == 2
-    assert fact["id"] == "1"
+    assert fact["id"] == f"{tmp_path / 'some.jsonl'}#1"
     for top in (1, 2, 5):  # how many are shown says nothing of how likely each is
         arguments = ["predict", place / "run", tmp_path / "some.jsonl", "--top-k", top]
         assert ran(*arguments).split("\t")[-1].strip() == f"{fact['spans'][0]['probability']:.4f}"

@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.run.bodies import SHAPE, ends_alike_when_cut_short, loaded, scored_at_the_command, write_body
 from torch.nn import functional as F
+from typer.testing import CliRunner
 
+from wordloom.cli import app
 from wordloom.data import tagged_texts
 from wordloom.data.batches.causal import IGNORE
 from wordloom.data.batches.framed import MarkedInputs
@@ -240,6 +242,14 @@ def test_mistakes_are_told(tuned, tmp_path):
         tagger.predict("a text")
     with pytest.raises(DataError, match="text 2: holds no word"):
         tagger.predict(["a text", "  "])
+
+
+@pytest.mark.skipif("WORDLOOM_DATA" not in os.environ, reason="WORDLOOM_DATA is not set")
+def test_pairs_of_texts_are_no_words(tuned):
+    place, _ = tuned
+    done = CliRunner().invoke(app, ["predict", str(place / "run"), "glue-rte/dev"])
+    assert isinstance(done.exception, DataError)
+    assert "holds texts in the columns" in str(done.exception)
 
 
 @pytest.mark.skipif("WORDLOOM_DATA" not in os.environ, reason="WORDLOOM_DATA is not set")

@@ -14,6 +14,7 @@ from tests.inspect.layers.random_models import random_model
 from wordloom.data.rows.facts import Fact, facts_of
 from wordloom.errors import DataError, EvaluationError
 from wordloom.models import RNNConfig, build
+from wordloom.models.building.quantized import quantize_model
 from wordloom.run import LanguageModel
 from wordloom.run.views.knowledge import knowledge
 from wordloom.text import Tokenizer
@@ -116,3 +117,13 @@ def test_files_of_facts(tmp_path: Path, tokenizer: Tokenizer, rng: random.Random
         facts_of(str(tmp_path / "none.json"))
     with pytest.raises(EvaluationError, match="no fact to look for"):
         knowledge(model_of(tokenizer, rng, "llama"), [])
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_model_in_8_bits_has_as_many_parameters(
+    family: str, tokenizer: Tokenizer, rng: random.Random
+) -> None:
+    lm = model_of(tokenizer, rng, family)
+    parameters = sum(parameter.numel() for parameter in lm.model.parameters())
+    quantize_model(lm.model)
+    assert knowledge(lm, [Fact("a", "b", ("c",))]).parameters == parameters

@@ -112,7 +112,7 @@ def command(
     json: options.JSON = False,
 ) -> None:
     """Turn texts or tokens into vectors, or cluster texts."""
-    from wordloom.data.rows.texts import placed_texts
+    from wordloom.data.rows.texts import placed_texts, single_texts
 
     inputs = (texts, fit_on, counts, component)
     refuse_existing(out, save_component, plot=plot, force=force, inputs=inputs, models=(model,))
@@ -131,7 +131,9 @@ def command(
         )  # fmt: skip
 
     def read(source: str) -> Iterator[PlacedText]:
-        return placed_texts([source], **reading) if groups is None or source != texts else iter(groups.given)
+        if groups is not None and source == texts:
+            return iter(groups.given)
+        return single_texts(placed_texts([source], **reading))
 
     def plain(source: str) -> Iterator[str]:
         return (str(text.text) for text in read(source))

@@ -76,6 +76,8 @@ def _print_attention(console: Console, seen: AttentionMap, *, layer: int, head: 
     for t, (name, line) in enumerate(zip(names, seen.shaded(layer, head), strict=True)):
         strongest = names[int(seen.head(layer, head)[t].argmax())]
         _print_row(console, f"{t:>3} ", name, width, line[2 * first :], strongest)
+    for note in seen.notes():
+        console.print(Text(note, style="dim"), soft_wrap=True)
 
 
 def alignment(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import string
 from typing import TYPE_CHECKING
 
 import typer
@@ -17,7 +18,8 @@ from wordloom.cli.usage import check_plot
 if TYPE_CHECKING:
     from wordloom.inspect.pattern_plots import LayerPattern
 
-_MARKS = "·█▓▒░#*+ox"  # a key that is not seen, and the kinds of a pattern
+_UNSEEN = "·"  # a key that is not seen
+_MARKS = "█▓▒░#*+ox" + string.ascii_uppercase  # the kinds of a pattern; more of them share marks
 
 
 def command(
@@ -61,15 +63,20 @@ def _print(console: Console, each: LayerPattern, tokens: int) -> None:
     """Print a row for each query; the columns are keys, with the mark of the kind that lets them be seen."""
     from wordloom.nn.attention import Approximation
 
-    kinds = ", ".join(f"{mark} {kind}" for mark, kind in zip(_MARKS[1:], each.pattern.kinds, strict=False))
+    kinds = ", ".join(f"{_mark(number)} {kind}" for number, kind in enumerate(each.pattern.kinds, 1))
     keys = each.pattern.n_pairs(tokens) / tokens
     console.print(
         Text(f"{each.layers}: queries (down), keys (across), {kinds}", style="bold"), soft_wrap=True
     )
     for row in each.kinds(tokens):
-        console.print(Text("".join(2 * _MARKS[kind] for kind in row)), soft_wrap=True)
+        console.print(Text("".join(2 * _mark(kind) for kind in row)), soft_wrap=True)
     approximates = isinstance(each.pattern, Approximation)
     cost = f"{keys:,.1f} keys"
     if approximates:
         cost = f"{each.pattern} approximates attention to these keys by as many operations as {cost}"
     console.print(f"{cost} per query of {tokens:,} tokens\n", highlight=False)
+
+
+def _mark(number: int) -> str:
+    """Return the mark of kind ``number``, from 1; 0 stands for a key that is not seen."""
+    return _MARKS[(number - 1) % len(_MARKS)] if number else _UNSEEN

@@ -40,7 +40,7 @@ def command(
     json: options.JSON = False,
 ) -> None:
     """Show bits per byte by the number of tokens read before."""
-    from wordloom.inspect.score_plots import draw_positions
+    from wordloom.inspect.score_plots import draw_positions, position_groups
 
     check_plot(ctx, plot, force=force)
     folders = [ctx.obj, *(beside or [])]
@@ -58,16 +58,18 @@ def command(
         print(json_module.dumps({name: [bits._asdict() for bits in each] for name, each in found.items()}))
         return
     table = plain_table("Bits per byte", "tokens before", *found)
-    for bits in max(found.values(), key=len):
-        values = [_at(each, bits.first) for each in found.values()]
-        table.add_row(f"{bits.first:,} to {bits.stop - 1:,}", *values)
+    for first_position, stop in position_groups(found):
+        values = [_at(each, first_position, stop) for each in found.values()]
+        table.add_row(f"{first_position:,} to {stop - 1:,}", *values)
     print_unwrapped(table, Console())
     if plot is not None:
         typer.echo(f"wrote {plot}", err=True)
 
 
-def _at(groups: list[PositionBits], first: int) -> str:
-    return next((f"{group.bits_per_byte:.4f}" for group in groups if group.first == first), "")
+def _at(groups: list[PositionBits], first: int, stop: int) -> str:
+    """Return the bits of one group, or an empty text for a window without this group."""
+    same = (group for group in groups if (group.first, group.stop) == (first, stop))
+    return next((f"{group.bits_per_byte:.4f}" for group in same), "")
 
 
 def _bits(

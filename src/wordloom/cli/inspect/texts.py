@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from wordloom.errors import GenerationError
+from wordloom.errors import GenerationError, TokenizerError
 
 if TYPE_CHECKING:
     from wordloom.data import Document
@@ -122,8 +123,9 @@ def token_of(tokenizer: Tokenizer, text: str, option: str) -> int:
     is the name in the message.
     """
     for index in range(tokenizer.vocab_size):
-        if tokenizer.token_text(index) == text:
-            return index
+        with suppress(TokenizerError):  # an unused id
+            if tokenizer.token_text(index) == text:
+                return index
     found = tokenizer.token_to_id(text)
     if found is not None:
         return found

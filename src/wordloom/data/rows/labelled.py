@@ -139,8 +139,9 @@ class LabelledCorpus:
 
     ``split`` is ``"tail"``: the last ``int(rows * validation_fraction)`` rows are validation; ``"hash"``: a
     hash of the texts decides, so that equal texts are in one part; or ``"files"``: validation is
-    ``validation_sources``.  ``unique`` keeps the first of the rows with equal texts and labels.  The other
-    arguments are those of :func:`labelled_rows`.
+    ``validation_sources``.  ``unique`` keeps the first of the rows with equal texts and labels; a row of
+    ``validation_sources`` may repeat one of ``sources``.  The other arguments are those of
+    :func:`labelled_rows`.
     """
 
     sources: Sources
@@ -167,37 +168,36 @@ class LabelledCorpus:
 
         ``dropped`` counts the rows that ``unique`` leaves out, under :data:`REPEATED`.
         """
-        if not self.unique:
-            yield from self._divided(part)
-            return
         seen = set()
-        for row in self._divided(part):
+        for row, inside in self._divided(part == "validation"):
             identity = (row.texts, row.label)
-            if identity not in seen:
+            if self.unique and identity in seen:
+                if inside and dropped is not None:
+                    dropped[REPEATED] += 1
+                continue
+            if self.unique:
                 seen.add(identity)
+            if inside:
                 yield row
-            elif dropped is not None:
-                dropped[REPEATED] += 1
 
-    def _divided(self, part: Part) -> Iterator[LabelledRow]:
-        held_out = part == "validation"
+    def _divided(self, held_out: bool) -> Iterator[tuple[LabelledRow, bool]]:
+        """Yield the rows of the part's files, and whether each is in the part."""
         if self.split == "files":
             if self.validation_sources:
                 parts = (self.sources, self.validation_sources)
                 refuse_shared(*(tables(each, lists=self.label == FILE, scored=True) for each in parts))
-            yield from self._read(self.validation_sources if held_out else self.sources)
+            rows = self._read(self.validation_sources if held_out else self.sources)
+            yield from ((row, True) for row in rows)
             return
         rows = self._read(self.sources)
         if self.split == "hash":
             for row in rows:
-                if (hash_position("\x1f".join(row.texts)) < self.validation_fraction) == held_out:
-                    yield row
+                yield row, (hash_position("\x1f".join(row.texts)) < self.validation_fraction) == held_out
             return
         n = sum(1 for _ in self._read(self.sources)) if self.validation_fraction else 0
         edge = n - int(n * self.validation_fraction)
         for number, row in enumerate(rows):
-            if (number >= edge and bool(n)) == held_out:
-                yield row
+            yield row, (number >= edge and bool(n)) == held_out
 
     def undivided(self) -> Self:
         """Return the corpus without a validation part."""

@@ -99,7 +99,7 @@ def questions(
 def asked(sources: Sources, *, encoding_errors: EncodingErrors = "strict") -> Iterator[Question]:
     """Yield the questions of :func:`questions` without answers, also from .jsonl (the format of ``"-"``).
 
-    The objects of a .jsonl have ``question`` and ``context``, and may have ``id``.
+    The objects of a .jsonl have ``question`` and ``context``, and may have ``id``, each its own.
     """
     seen: dict[str, str] = {}
     for file in task_files(sources, JSON, task=_TASK, stdin=".jsonl"):
@@ -108,9 +108,11 @@ def asked(sources: Sources, *, encoding_errors: EncodingErrors = "strict") -> It
             continue
         for record in json_objects(file, encoding_errors, None):
             row = JsonObject(record.value, position(file.name, record.line), "", encoding_errors)
-            name = row.text("id") if "id" in row.values else str(record.line)
+            name = row.text("id") if "id" in row.values else f"{file.name}#{record.line}"
             texts = row.text("context"), row.text("question")
-            yield Question(name, "", *texts, answers=(), is_impossible=False, place=row.file)
+            question = Question(name, "", *texts, answers=(), is_impossible=False, place=row.file)
+            _refuse_repeated(question, row, seen)
+            yield question
 
 
 def _in_file(
@@ -125,11 +127,16 @@ def _in_file(
             for entry in paragraph.objects("qas"):
                 number += 1
                 question = _question(entry, f"{file.name}#{number}", title, context)
-                if question.id in seen:
-                    first = seen[question.id]
-                    raise entry.refused("id", f"{question.id!r} is also that of {first}; give each its own")
-                seen[question.id] = question.place
+                _refuse_repeated(question, entry, seen)
                 yield entry, question
+
+
+def _refuse_repeated(question: Question, entry: JsonObject, seen: dict[str, str]) -> None:
+    """Raise DataError if the id is in ``seen``, where it is added otherwise."""
+    if question.id in seen:
+        first = seen[question.id]
+        raise entry.refused("id", f"{question.id!r} is also that of {first}; give each its own")
+    seen[question.id] = question.place
 
 
 def _question(entry: JsonObject, number: str, title: str, context: str) -> Question:

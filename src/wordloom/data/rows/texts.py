@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
@@ -154,6 +154,15 @@ def placed_texts(
                 raise DataError(f"'{file.name}': no table is read: leave out --header and --no-header")
             else:
                 yield from _fields(file, field or "text", words, encoding_errors)
+
+
+def single_texts(texts: Iterable[PlacedText]) -> Iterator[PlacedText]:
+    """Yield ``texts``; raises DataError for a row of several texts."""
+    for text in texts:
+        if isinstance(text.text, tuple):
+            columns = " and ".join(map(repr, text.columns))
+            raise DataError(f"{text.place}: holds texts in the columns {columns}; name one: --text-column")
+        yield text
 
 
 def _rows(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[PlacedText]:

@@ -27,7 +27,7 @@ from wordloom.inspect.figures import ADDS, FONT, GRID, TAKES, check_tokens, hide
 from wordloom.inspect.token_names import visible
 from wordloom.inspect.view import Table, View
 from wordloom.inspect.view.pages import data_as_html, resource
-from wordloom.nn.evaluating import evaluating
+from wordloom.nn.evaluating import evaluating, widened
 
 Method = Literal["integrated-gradients", "gradient", "occlusion"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -156,12 +156,12 @@ def attribution(
         if method == "occlusion":
             values = _occlusion(embedding, scorer, row, score)
         elif method == "gradient":
-            values = embedding.gradient(scorer, row, torch.ones(1)).mul(embedding.own).sum(-1)[0]
+            values = embedding.gradient(scorer, row, torch.ones(1)).mul(widened(embedding.own)).sum(-1)[0]
         else:
             values, residual = _integrated(embedding, scorer, row, score - baseline, most_steps)
     return Attribution(
         tokens=tuple(map(name, ids)),
-        values=tuple(values.double().tolist()),
+        values=tuple(values.tolist()),
         what=what,
         method=method,
         score=score,
@@ -200,7 +200,7 @@ class _Embedding:
         parts = []
         for start in range(0, len(factors), _ROWS):
             self.factors = factors[start : start + _ROWS]
-            parts.append(scorer(row.expand(len(self.factors), -1)).double())
+            parts.append(widened(scorer(row.expand(len(self.factors), -1))))
         self.factors = None
         return torch.cat(parts)
 
@@ -209,10 +209,11 @@ class _Embedding:
         parts = []
         for start in range(0, len(factors), _ROWS):
             self.factors = factors[start : start + _ROWS].view(-1, 1, 1)
-            with torch.enable_grad():
+            # cuDNN has gradients of recurrent layers in training mode only
+            with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
                 total = scorer(row.expand(len(self.factors), -1)).sum()
                 assert self.leaf is not None
-                parts.append(torch.autograd.grad(total, self.leaf)[0].double())
+                parts.append(widened(torch.autograd.grad(total, self.leaf)[0]))
         self.factors = self.leaf = None
         return torch.cat(parts)
 
@@ -275,7 +276,7 @@ def _over_intervals(embedding: _Embedding, scorer: Scorer, row: Tensor, spans: T
     u = low[:, None] + (high - low)[:, None] * (x + 1) / 2  # [n, points]
     weights = (high - low)[:, None] / 2 * w * _RANGE * torch.exp(_RANGE * u) / math.expm1(_RANGE)
     gradient = embedding.gradient(scorer, row, _place(u).flatten().float())  # [n * points, T, D]
-    parts = (gradient * embedding.own.double()).sum(-1).cpu()  # [n * points, T]
+    parts = (gradient * widened(embedding.own)).sum(-1).cpu()  # [n * points, T]
     return (parts.view(*u.shape, -1) * weights[..., None]).sum(1)
 
 

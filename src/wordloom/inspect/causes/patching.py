@@ -28,7 +28,7 @@ from wordloom.inspect.layers.states import input_name, layer_name, layer_states,
 from wordloom.inspect.token_names import visible
 from wordloom.inspect.view import Table, View
 from wordloom.models.bert import Bert
-from wordloom.nn.evaluating import evaluating
+from wordloom.nn.evaluating import evaluating, widened
 
 _ROWS = 32  # patched at once
 _LEAST = 1e-6  # difference of logits that can be divided by
@@ -157,7 +157,7 @@ def _goals(logits: Tensor, target: int | None, foil: int | None) -> tuple[int, i
 
 def _differences(logits: Tensor, goals: tuple[int, int]) -> Tensor:
     """logits [N, V] -> [N] float64"""
-    return logits[:, goals[0]].double() - logits[:, goals[1]].double()
+    return widened(logits[:, goals[0]]) - widened(logits[:, goals[1]])
 
 
 def _patched(model: Any, corrupt: Tensor, layer: int, clean: Tensor, goals: tuple[int, int]) -> Tensor:

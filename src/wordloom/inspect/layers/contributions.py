@@ -29,7 +29,7 @@ from wordloom.models.gpt import GPT
 from wordloom.models.gpt2 import GPT2
 from wordloom.models.llama import Llama
 from wordloom.nn import LayerNorm, RMSNorm
-from wordloom.nn.evaluating import evaluating
+from wordloom.nn.evaluating import evaluating, widened
 from wordloom.nn.unmodified import modification
 
 _TOLERANCE = 0.01  # of the sum of the parts, relative to the largest
@@ -212,7 +212,10 @@ _Where = tuple[str, int | None, int | None]  # name, layer, head
 
 
 class _Parts:
-    """Vectors [D] in float64 that sum to the model's vector."""
+    """Vectors [D] in float64 that sum to the model's vector.
+
+    They are on the model's device, or on the CPU for Apple GPUs, which have no float64.
+    """
 
     def __init__(self) -> None:
         self.where: list[_Where] = []
@@ -220,11 +223,11 @@ class _Parts:
 
     def add(self, name: str, layer: int | None, head: int | None, vector: Tensor) -> None:
         self.where.append((name, layer, head))
-        self.vectors.append(vector.double())
+        self.vectors.append(widened(vector))
 
     def pass_norm(self, norm: nn.Module, x: Tensor, name: str, layer: int | None) -> None:
         """Apply ``norm``, with the statistics of its input ``x`` [D], to each part; its bias is a new one."""
-        scale, centres, bias = _frozen(norm, x.double())
+        scale, centres, bias = _frozen(norm, widened(x))
         self.vectors = [(v - v.mean() if centres else v) * scale for v in self.vectors]
         if bias is not None:
             self.add(f"{name} bias", layer, None, bias)
@@ -235,10 +238,10 @@ def _frozen(norm: nn.Module, x: Tensor) -> tuple[Tensor, bool, Tensor | None]:
     if reason := modification(norm, RMSNorm if isinstance(norm, RMSNorm) else LayerNorm):
         raise WordloomError(f"the view 'contributions' needs the norms as they were built: {reason}")
     if isinstance(norm, LayerNorm):
-        scale = norm.weight.double() / (x.var(unbiased=False) + norm.eps).sqrt()
-        return scale, True, None if norm.bias is None else norm.bias.double()
+        scale = widened(norm.weight) / (x.var(unbiased=False) + norm.eps).sqrt()
+        return scale, True, None if norm.bias is None else widened(norm.bias)
     assert isinstance(norm, RMSNorm)
-    gain = 1.0 if norm.weight is None else norm.weight.double() + norm.offset
+    gain = 1.0 if norm.weight is None else widened(norm.weight) + norm.offset
     return gain / (x.square().mean() + norm.eps).sqrt() * torch.ones_like(x), False, None
 
 
@@ -267,11 +270,11 @@ def _observed(model: Any, row: Tensor, at: int) -> tuple[dict[nn.Module, Tensor]
 def _sum_of_parts(model: Any, token: Tensor, at: int, seen: dict[nn.Module, Tensor]) -> _Parts:
     """Return the parts of the vector that ``lm_head`` reads."""
     parts = _Parts()
+    position = torch.tensor([at], device=token.device)
     parts.add("token embedding", None, None, model.token_embedding(token))
     if isinstance(model, GPT):
-        parts.add("position embedding", None, None, model.position_vectors(torch.tensor([at]))[0])
+        parts.add("position embedding", None, None, model.position_vectors(position)[0])
     elif isinstance(model, GPT2):
-        position = torch.tensor([at], device=token.device)
         parts.add("position embedding", None, None, model.position_embedding(position)[0])
     for layer, block in enumerate(model.blocks):
         _add_attention(parts, layer, block.attention, seen[block.attention.o_proj])
@@ -292,7 +295,7 @@ def _add_attention(parts: _Parts, layer: int, attention: Any, mixed: Tensor) -> 
     apart = (own * mixed.view(H, -1)).flatten(1)  # [H, H * E], each row with the values of one head
     outputs = attention.o_proj(torch.cat([apart, torch.zeros_like(mixed)[None]]))  # [H + 1, D]
     for head in range(H):
-        parts.add(f"head {head}", layer, head, outputs[head].double() - outputs[H].double())
+        parts.add(f"head {head}", layer, head, widened(outputs[head]) - widened(outputs[H]))
     if outputs[H].any():
         parts.add("attention bias", layer, None, outputs[H])
 
@@ -300,23 +303,24 @@ def _add_attention(parts: _Parts, layer: int, attention: Any, mixed: Tensor) -> 
 def _add_feed_forward(parts: _Parts, layer: int, feed_forward: Any, output: Tensor) -> None:
     down = feed_forward.down_proj
     bias = down(output.new_zeros(1, down.in_features))[0]  # [D]
-    parts.add("feed-forward", layer, None, output.double() - bias.double())
+    parts.add("feed-forward", layer, None, widened(output) - widened(bias))
     if bias.any():
         parts.add("feed-forward bias", layer, None, bias)
 
 
 def _logits_of_parts(model: Any, parts: _Parts, goals: Sequence[int]) -> list[tuple[_Where, float]]:
     """Return what each part adds to the logit of the first goal, less that of the second."""
-    head, dtype = model.lm_head, next(model.parameters()).dtype
+    head, some = model.lm_head, next(model.parameters())
     call = partial(_difference, goals=goals)
-    zero = torch.zeros_like(parts.vectors[0], dtype=dtype)
+    vectors = [v.to(some.dtype).to(some.device) for v in parts.vectors]
+    zero = torch.zeros_like(vectors[0])
     bias = call(head(zero[None]))[0]
-    values = [float(call(head(v.to(dtype)[None]))[0] - bias) for v in parts.vectors]
+    values = [float(call(head(v[None]))[0] - bias) for v in vectors]
     found = list(zip(parts.where, values, strict=True))
     return [*found, (("head bias", None, None), float(bias))] if bias else found
 
 
 def _difference(logits: Tensor, goals: Sequence[int]) -> Tensor:
     """logits [N, V] -> [N]"""
-    chosen = logits[:, list(goals)].double()
+    chosen = widened(logits[:, list(goals)])
     return chosen[:, 0] - (chosen[:, 1] if len(goals) == 2 else 0.0)

@@ -22,7 +22,7 @@ from wordloom.inspect.layers.windows import batches_of, padded
 from wordloom.inspect.token_names import visible
 from wordloom.inspect.view import Table, View
 from wordloom.inspect.view.pages import data_as_html, resource
-from wordloom.nn.evaluating import evaluating
+from wordloom.nn.evaluating import evaluating, widened
 from wordloom.nn.fused import token_scores
 
 CHUNK_ELEMENTS = 1 << 22  # of logits computed at once
@@ -279,7 +279,7 @@ class _Totals:
                 nats, ranks, agrees = token_scores(logits, goal, final)
                 if not nats.isfinite().all():
                     raise NonFiniteError(_NOT_FINITE)
-                self.nats[layer] += float(nats.double().sum())
+                self.nats[layer] += float(widened(nats).sum())
                 self.agrees[layer] += int(agrees.sum())
                 self.ranks[layer] += np.bincount(ranks.cpu().numpy(), minlength=self.ranks.shape[1])
         self.tokens += len(targets)

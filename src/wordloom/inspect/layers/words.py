@@ -21,7 +21,7 @@ from wordloom.errors import GenerationError
 from wordloom.inspect.figures import FONT, add_colour_bar, new_figure
 from wordloom.inspect.layers.states import layer_name, layer_states, row_of
 from wordloom.inspect.view import Table, View
-from wordloom.nn.evaluating import evaluating
+from wordloom.nn.evaluating import evaluating, widened
 
 _MOST_PANELS = 7
 _LONGEST = 100  # characters of a text below the figure
@@ -105,8 +105,8 @@ def word_in_texts(
             if not 0 <= place < len(ids):
                 raise GenerationError(f"place {place} does not exist; allowed: 0 to {len(ids) - 1}")
             row = row_of(model, ids)
-            states = [x[0].double() for x in layer_states(model, row)]  # L + 1 of [T, D]
-            states[0] = model.token_embedding(row)[0].double()  # without positions
+            states = [widened(x[0]) for x in layer_states(model, row)]  # L + 1 of [T, D]
+            states[0] = widened(model.token_embedding(row)[0])  # without positions
             vectors.append([x[place] for x in states])
             sums = [x.sum(0) for x in states]
             means = sums if not means else [a + b for a, b in zip(means, sums, strict=True)]

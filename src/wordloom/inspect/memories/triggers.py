@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
-from torch import Tensor
+from torch import Tensor, nn
 
 from wordloom.errors import CheckpointError, ConfigError, EvaluationError, WordloomError
 from wordloom.files import whole_file
@@ -107,7 +107,7 @@ def find_triggers(
         context: how many tokens of each context to keep.
         store: a file that is written every 200,000 tokens and at the end.  If it exists, its windows are
             skipped, and the result is the same as that of one run.
-        weights: a fingerprint of the model, which a stored file must have.
+        weights: the :func:`fingerprint` of the model, which a stored file must have.
         progress: called with the number of tokens of each batch.
 
     Raises:
@@ -150,6 +150,15 @@ def find_triggers(
     if store is not None and found.tokens > saved:
         found.save(store, {**settings, "text": text.hexdigest()})
     return found
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Return 16 hex digits of SHA-256 over the names, dtypes, shapes and bits of the weights of ``model``."""
+    digest = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]
 
 
 def _hash(text: Any, windows: Iterable[Sequence[int]]) -> None:

@@ -53,7 +53,11 @@ class LongformerAttention(Attention):
 
     def mixed(self, x: Tensor, *, visibility: Visibility = EVERYTHING, **others: Any) -> Tensor:
         """x [B, T, D] -> [B, T, H * E], the weighted means of values."""
+        recorded, by_usual = self.recorded, list[Tensor]()
+        if recorded is not None:
+            self.recorded = by_usual  # the rows of the global tokens are replaced below
         out = super().mixed(x, visibility=visibility, **others)
+        self.recorded = recorded
         B, T = x.shape[:2]
         text, position, _ = visibility.texts(B, T, x.device)  # [B, T]
         is_global = (position < self.tokens) & (text >= 0)
@@ -67,10 +71,22 @@ class LongformerAttention(Attention):
             for y in (q, self.k_global_proj(x), self.v_global_proj(x))
         )  # [B, H, G, E], [B, H, T, E]
         dropout = self.dropout if self.training else 0.0
-        if dropout:
-            found = masked_attention(q, k, v, mask=mask[:, None], scale=self.scale, dropout=dropout)[0]
+        weights = None
+        if dropout or self.backend == "exact":
+            found, weights = masked_attention(
+                q, k, v, mask=mask[:, None], scale=self.scale, dropout=dropout
+            )  # [B, H, G, E], [B, H, G, T]
         else:
             found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None], scale=self.scale)
-        found = found.transpose(1, 2).flatten(-2).to(out.dtype)  # [B, G, H * E]
-        kept = is_global[row, place][:, :, None]  # a row with fewer global tokens keeps its others
-        return out.index_put((row.expand_as(place), place), torch.where(kept, found, out[row, place]))
+        is_kept = is_global[row, place]  # [B, G]; a row with fewer global tokens keeps its others
+
+        def replaced(whole: Tensor, rows: Tensor) -> Tensor:
+            """Return ``whole`` [B, T, ..] with the ``rows`` [B, G, ..] of the global tokens."""
+            chosen = is_kept.view(*is_kept.shape, *[1] * (rows.dim() - 2))  # [B, G, 1, ..]
+            new = torch.where(chosen, rows.to(whole.dtype), whole[row, place])
+            return whole.index_put((row.expand_as(place), place), new)
+
+        if recorded is not None and by_usual and weights is not None:
+            usual = by_usual[0].transpose(1, 2)  # [B, T, H, T]
+            recorded.append(replaced(usual, weights.transpose(1, 2)).transpose(1, 2))  # [B, H, T, T]
+        return replaced(out, found.transpose(1, 2).flatten(-2))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from wordloom.nn.attention.approximation import Approximation, Texts, without_autocast
+from wordloom.nn.evaluating import widened
 
 CHUNK = 128  # tokens of a causal text whose scores are computed at once
 _LOWEST = -1e30  # stands for the logarithm of 0
@@ -95,13 +96,13 @@ class Performer(Approximation):
         return out, (new_mixed, new_total, highest)
 
     def weights(self, texts: Texts, *, scale: float, projections: Sequence[Tensor]) -> Tensor:
-        log_q = self._exponents(texts.q.double(), scale)[..., :, None, :]  # [N, K, G, n, 1, M]
-        log_k = self._exponents(texts.k.double(), scale)[:, :, None, None]  # [N, K, 1, 1, n, M]
+        log_q = self._exponents(widened(texts.q), scale)[..., :, None, :]  # [N, K, G, n, 1, M]
+        log_k = self._exponents(widened(texts.k), scale)[:, :, None, None]  # [N, K, 1, 1, n, M]
         scores = torch.stack([(row + log_k[:, :, :, 0]).logsumexp(dim=-1) for row in log_q.unbind(3)], dim=3)
         seen = self.mask(scores.shape[-1]).to(scores.device)  # scores [N, K, G, n, n]
         if texts.real is not None:
-            seen = seen & texts.real[:, None, None, None]
-        return scores.masked_fill(~seen, -torch.inf).softmax(dim=-1).nan_to_num().to(texts.q.dtype)
+            seen = seen & texts.real.to(seen.device)[:, None, None, None]
+        return scores.masked_fill(~seen, -torch.inf).softmax(dim=-1).nan_to_num().to(texts.q)
 
     def state_elements(self, n_kv_heads: int, head_dim: int) -> int:
         return self.features * n_kv_heads * (head_dim + 2) if self.causal else 0

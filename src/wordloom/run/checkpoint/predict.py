@@ -14,7 +14,7 @@ from wordloom.data.rows.choices import ChoiceRow, choice_rows
 from wordloom.data.rows.labelled import TABLES, columns_in
 from wordloom.data.rows.squad import Question, asked
 from wordloom.data.rows.tagged import has_words, tagged_texts
-from wordloom.data.rows.texts import PlacedText, placed_texts
+from wordloom.data.rows.texts import PlacedText, placed_texts, single_texts
 from wordloom.errors import DataError
 from wordloom.evaluate.question_answering import Found
 from wordloom.run.checkpoint.loaders import ColumnNames, Request
@@ -128,13 +128,13 @@ def _words_or_texts(
     header: bool | None = None,
     **reading: Any,
 ) -> Iterator[PlacedText]:
-    """Read texts, or lists of words in the columns that the recipe of the run names.
+    """Read texts, or lists of words in the columns that the recipe of the run names; refuse pairs of texts.
 
     Words are read from files whose ending says that each line is a word, and from JSON objects with a list of
     words and no text.
     """
     if text_column is not None:
-        yield from placed_texts(request.sources, columns=text_column, header=header, **reading)
+        yield from single_texts(placed_texts(request.sources, columns=text_column, header=header, **reading))
         return
     default = training_columns(request.checkpoint.recipe, "token_classification")
     named = None if default is None else default.text
@@ -145,7 +145,7 @@ def _words_or_texts(
             for text in tagged_texts([source], labels=False, encoding_errors=errors, default=default):
                 yield PlacedText(list(text.words), text.place())
         else:
-            yield from placed_texts([source], words=words, header=header, **reading)
+            yield from single_texts(placed_texts([source], words=words, header=header, **reading))
 
 
 # -- rows --------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Which heads and layers a model needs: the change of its bits per byte without each (Michel et al. 2019).
 
-A head is removed by replacing its output, the weighted mean of values that o_proj reads, by zero or by its
-mean over the text.  The mean keeps what the head adds to every token alike.  A feed-forward layer is removed
-in the same way.
+A head is removed by replacing its activations, the weighted mean of values that o_proj reads, by zero or by
+their mean over the text.  The mean keeps what the head adds to every token alike.  A feed-forward layer is
+removed by replacing the activations that down_proj reads.  The biases of o_proj and down_proj stay.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 from wordloom.errors import ConfigError, EvaluationError, NonFiniteError, WordloomError
 from wordloom.evaluate.perplexity import strided_windows
-from wordloom.evaluate.reading import Reader
+from wordloom.evaluate.reading import Reader, check_vocabulary
 from wordloom.inspect.figures import FONT, add_colour_bar, new_figure
 from wordloom.inspect.view import Table, View
 from wordloom.models import context_limit
 from wordloom.models.gpt import GPT
 from wordloom.models.gpt2 import GPT2
 from wordloom.models.llama import Llama
-from wordloom.nn.evaluating import evaluating
+from wordloom.nn.evaluating import evaluating, widened
 from wordloom.nn.head import head_loss
 
 if TYPE_CHECKING:
@@ -66,10 +66,10 @@ class Ablation(View):
         return [Table(f"Change of bits per {self.unit}", columns, rows)]
 
     def notes(self) -> list[str]:
-        what = "zero" if self.value == "zero" else "its mean over the text"
+        what = "zero" if self.value == "zero" else "their mean over the text"
         return [
-            f"{self.bits:.4f} bits per {self.unit} with all parts, over {self.tokens:,} tokens; the output "
-            f"of a removed part is {what}"
+            f"{self.bits:.4f} bits per {self.unit} with all parts, over {self.tokens:,} tokens; the "
+            f"activations of a removed part are {what}"
         ]
 
     def figure(self) -> Any:
@@ -118,14 +118,14 @@ def ablation(
 
     Args:
         documents: read until they have ``tokens`` tokens to predict.
-        value: what replaces the output of a part: zero, or its mean over the text.
+        value: what replaces the activations of a part: zero, or their mean over the text.
         window: the number of tokens that the model reads at once; None: its max_seq_len.
         progress: called after each part.
 
     Raises:
         WordloomError: a model of another family.
         ConfigError: an unknown value, or a window that does not fit.
-        EvaluationError: no token to predict.
+        EvaluationError: no token to predict, or a tokenizer of another model.
         NonFiniteError: probabilities that are not finite.
     """
     n_parts(model)  # raises for a model of another family
@@ -135,6 +135,7 @@ def ablation(
     window = limit if window is None else window
     if not 1 <= window <= limit:
         raise ConfigError(f"window {window} does not fit the model; allowed: 1 to {limit}")
+    check_vocabulary(model, tokenizer)
     text = _text(tokenizer, documents, tokens, window, specials)
     scale = 1 / (math.log(2) * (text.tokens if text.bytes is None else text.bytes))
     blocks: list[Any] = list(model.blocks)
@@ -223,7 +224,7 @@ def _nats_and_means(model: Any, text: _Text) -> tuple[float, dict[nn.Module, Ten
     lengths: list[int] = []
 
     def add(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        x = args[0].double()  # [B, T, ..]
+        x = widened(args[0])  # [B, T, ..]
         own = torch.cat([row[:n] for row, n in zip(x, lengths, strict=True)]).sum(0)  # without padding
         sums[module] = own if module not in sums else sums[module] + own
 

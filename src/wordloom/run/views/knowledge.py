@@ -23,6 +23,7 @@ from wordloom.inspect.figures import ADDS, COLOURS, FONT, INK, TAKES, hide_frame
 from wordloom.inspect.layers.states import row_of
 from wordloom.inspect.token_names import visible
 from wordloom.inspect.view import Table, View
+from wordloom.models import skeleton
 from wordloom.nn.evaluating import evaluating
 from wordloom.run.models.language_model import LanguageModel
 
@@ -189,5 +190,5 @@ def knowledge(
         known.append(one)
         if progress is not None:
             progress(1)
-    distinct = {id(parameter): parameter.numel() for parameter in lm.model.parameters()}
-    return Knowledge(tuple(known), sum(distinct.values()))
+    whole = skeleton(lm.model.config)  # in 8 bits, most weights of the model are buffers
+    return Knowledge(tuple(known), sum(parameter.numel() for parameter in whole.parameters()))

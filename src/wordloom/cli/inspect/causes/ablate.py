@@ -22,7 +22,7 @@ def command(
         None, "How many tokens the model reads at once.  [default: max_seq_len]", min=1
     ),
     value: Literal["zero", "mean"] = option(
-        "zero", "What replaces the output of a part: zero, or its mean over the text."
+        "zero", "What replaces the activations of a part: zero, or their mean over the text."
     ),
     specials: options.VIEW_SPECIALS = None,
     plot: options.PLOT = None,

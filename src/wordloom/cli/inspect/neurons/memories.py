@@ -44,11 +44,10 @@ def command(
 ) -> None:
     """Show what activates a neuron, and which words it promotes."""
     from wordloom.inspect.memories.memories import check_neurons, memories
-    from wordloom.inspect.memories.triggers import find_triggers
+    from wordloom.inspect.memories.triggers import find_triggers, fingerprint
     from wordloom.inspect.token_names import namer
     from wordloom.progress import TerminalReporter
     from wordloom.run import LanguageModel, load_as
-    from wordloom.weights.loading import weights_fingerprint
 
     check_outputs(ctx, plot, html, force=force)
     if neuron:
@@ -59,7 +58,7 @@ def command(
     lm = load_as(LanguageModel, ctx.obj, purpose="the view 'memories'")
     check_neurons(lm.model, chosen)
     windows = windows_to_read(lm, ctx.obj, file, tokens=tokens, window=window, specials=specials)
-    weights = "" if store is None else weights_fingerprint(ctx.obj)
+    weights = "" if store is None else fingerprint(lm.model)
     with TerminalReporter().progress(tokens) as advance:
         triggers = find_triggers(
             lm.model, windows, top_k=top_k, store=store, weights=weights,
