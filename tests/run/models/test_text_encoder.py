@@ -220,6 +220,29 @@ def test_windows_hold_every_token_once(lengths: list[int]) -> None:
         np.testing.assert_allclose(found.vectors[i], np.sum(sums or [np.zeros(8)], axis=0), atol=1e-4)
 
 
+def test_a_start_token_is_read_and_not_counted(tmp_path: Path) -> None:
+    """A causal model whose tokenizer begins texts with a token."""
+    words = "the cat sat on the mat and the dog ran under the old tree"
+    Tokenizer.train([words], kind="word", special_tokens=("<unk>", "<s>")).save_pretrained(tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "add_bos_token": True}))
+    tokenizer = Tokenizer.from_pretrained(tmp_path)
+    assert tokenizer.adds_bos
+    config = config_from(
+        "llama", vocab_size=tokenizer.vocab_size, dim=8, n_layers=1, n_heads=2, max_seq_len=7
+    )
+    model = build(config, generator=torch.Generator().manual_seed(0))
+    texts = ["the cat", "", "the cat sat tree " * 5]
+    embedder = Embedder(model, tokenizer, too_long="window", pooling="sum")
+    found, tokens = embedder(texts), embedder.tokens(texts)
+    assert [one.ids.tolist() for one in tokens] == [tokenizer.encode_ids(text) for text in texts]
+    assert [len(one.vectors) for one in tokens] == [2, 0, 20]
+    assert (found.ledger.tokens, found.ledger.empty, found.ledger.windowed) == (22, [1], [2])
+    alone = embedder.embed_ids([[]]).vectors[0]  # the vector of the start token
+    assert np.abs(alone).max() > 0
+    np.testing.assert_allclose(found.vectors[0], alone + tokens[0].vectors.sum(axis=0), atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -44,7 +44,7 @@ class EmbedLedger:
     """A report on embedded texts, which it names by number from 0.
 
     Attributes:
-        texts, tokens: how many; special tokens around a text are not counted.
+        texts, tokens: how many; special tokens before and after a text are not counted.
         unknown: how many of the tokens are unknown.
         empty: the texts without a token.
         cut: the truncated texts, which lost ``tokens_left_out`` tokens.
@@ -154,6 +154,11 @@ class Embedder:
         """The number of special tokens around a text."""
         return 2 if self.marks else 0
 
+    @property
+    def _begins(self) -> bool:
+        """Whether a text is read after a start token, as a causal model's tokenizer may ask."""
+        return not self.bidirectional and bool(self.tokenizer.adds_bos)
+
     def __call__(self, texts: Iterable[str], *, place: Place | None = None) -> Embedded:
         """Return the vectors of ``texts``.
 
@@ -223,18 +228,21 @@ class Embedder:
         parts: list[dict[int, NDArray[np.float32]]] = [
             {-1: np.empty((0, self.dim), np.float32)} for _ in texts
         ]
-        inside = slice(1, -1) if self.marks else slice(None)
+
+        def inside(nth: int) -> slice:
+            """Return the places of the text in its window ``nth``."""
+            return slice(1, -1) if self.marks else slice(int(self._begins and nth == 0), None)
 
         def keep(owners: list[tuple[int, int]], x: Tensor, attend: Tensor) -> None:
             for row, (text, nth) in enumerate(owners):
-                vectors = x[row, : int(attend[row].sum())].float().cpu().numpy()[inside]  # [n, D]
+                vectors = x[row, : int(attend[row].sum())].float().cpu().numpy()[inside(nth)]  # [n, D]
                 _check_finite(vectors)
                 parts[text][nth] = vectors
 
         self._forward(pieces, keep)
         ids: list[list[int]] = [[] for _ in texts]
-        for text, _, piece in pieces:
-            ids[text] += piece[inside].tolist()
+        for text, nth, piece in pieces:
+            ids[text] += piece[inside(nth)].tolist()
         return [
             TokenVectors(
                 np.array(row, np.int64),
@@ -262,10 +270,10 @@ class Embedder:
         for i, row in enumerate(rows):
             number = ledger.texts + i
             ids = np.asarray(row, np.int64)
-            if not self.bidirectional and self.tokenizer.adds_bos:
-                ids = np.concatenate([[self.tokenizer.bos_id], ids])
             if not len(ids):
                 ledger.name(ledger.empty, number, place)
+            if self._begins:
+                ids = np.concatenate([[self.tokenizer.bos_id], ids])
             if room is not None and len(ids) > room:
                 if self.too_long == "error":
                     name = f"text {number + 1}" if place is None else place(number)
@@ -279,7 +287,7 @@ class Embedder:
                     ids = ids[:room]
                 else:
                     ledger.name(ledger.windowed, number, place)
-            ledger.tokens += len(ids)
+            ledger.tokens += len(ids) - self._begins
             if self.tokenizer.unk_id is not None:
                 ledger.unknown += int((ids == self.tokenizer.unk_id).sum())
             for nth, at in enumerate(range(0, max(1, len(ids)), room or max(1, len(ids)))):
