@@ -185,6 +185,15 @@ def test_chat_piped_continues_every_line(
     assert (ran.returncode, ran.stdout) == (0, expected)
 
 
+def test_the_checkpoints_max_new_tokens_is_lowered_to_fit(
+    wordloom: Callable[..., Ran], tmp_path: Path, model: Any, tokenizer: Tokenizer
+) -> None:
+    save_model(model, tmp_path / "m", tokenizer=tokenizer, generation={"max_new_tokens": 48, "top_k": 1})
+    for command in (["generate", tmp_path / "m", "--prompt", "abc"], ["chat", tmp_path / "m"]):
+        ran = wordloom(*command, stdin="abc\n")
+        assert (ran.returncode, len(ran.stdout.removesuffix("\n"))) == (0, 48)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_chat_on_a_terminal_stops_an_answer_at_ctrl_c_and_leaves_at_ctrl_d(checkpoint: Path) -> None:
     import pty
@@ -198,7 +207,9 @@ def test_chat_on_a_terminal_stops_an_answer_at_ctrl_c_and_leaves_at_ctrl_d(check
     )  # fmt: skip
     os.close(theirs)
     try:
-        _read_until(ours, PROMPT)
+        begun = _read_until(ours, PROMPT)
+        assert "given: max_new_tokens 100000" in begun
+        assert "samples" not in begun
         os.write(ours, b"abc\n")
         answer = _read_until(ours, EDITED, length=80).split(EDITED, 1)[1]
         os.kill(chat.pid, signal.SIGINT)

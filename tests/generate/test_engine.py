@@ -13,8 +13,9 @@ from tests.generate.tiny_models import FAMILIES, tiny_model
 from wordloom.errors import GenerationError
 from wordloom.generate import decoder
 from wordloom.generate.decoder import next_logits
-from wordloom.generate.engine import generate, steps
+from wordloom.generate.engine import Engine, generate, steps
 from wordloom.generate.sampling import Sampling
+from wordloom.models import Memory
 
 CPU = torch.device("cpu")
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
@@ -182,6 +183,13 @@ def test_past_the_window_is_an_error_before_anything_runs(model: Any) -> None:
         steps(model, [[1] * 48], Sampling())
 
 
+def test_a_number_that_may_be_lowered_fills_what_max_seq_len_leaves(model: Any) -> None:
+    made = generate(model, PROMPTS, Sampling(seed=0, max_new_tokens=45), fit_new_tokens=True)
+    assert [len(g.ids) for g in made] == [min(45, 48 - len(prompt)) for prompt in PROMPTS]
+    with pytest.raises(GenerationError, match="length 48: more than max_seq_len 48 holds; shorten"):
+        steps(model, [[1] * 48], Sampling(max_new_tokens=45), fit_new_tokens=True)
+
+
 def test_without_a_number_a_row_fills_what_max_seq_len_leaves(model: Any) -> None:
     made = generate(model, PROMPTS, Sampling(seed=0))
     assert [len(g.ids) for g in made] == [48 - len(prompt) for prompt in PROMPTS]
@@ -254,6 +262,28 @@ def test_keys_and_values_are_allocated_once(model: Any) -> None:
     for _ in made:
         places.add(caches[0].layer(0).keys.data_ptr())
     assert len(caches) == len(places) == 1
+
+
+def test_a_window_bounds_the_keys_and_values_that_are_allocated(model: Any) -> None:
+    engine = Engine(model)
+    engine.admit([[1] * 40], Sampling(temperature=0, max_new_tokens=20_000, past="slide"))
+    engine.step()
+    assert engine.decoder.cache.layer(0).keys.shape[2] == 48
+
+
+def test_a_model_without_a_window_allocates_for_some_new_tokens(path: str) -> None:
+    engine = Engine(tiny_model("llama", attention="band:7"))
+    engine.admit([[1] * 40], Sampling(temperature=0, max_new_tokens=100_000))
+    assert len(engine.step()) == 1
+    allocated = engine.decoder.model.length if path == "programs" else engine.decoder.cache.capacity
+    assert allocated == 40 + decoder.MOST_ALLOCATED
+
+
+def test_a_memory_of_sources_for_a_causal_model_is_an_error(model: Any) -> None:
+    engine = Engine(model)
+    with pytest.raises(GenerationError, match="needs a model that reads sources"):
+        engine.admit([[1]], memory=Memory(torch.zeros(1, 2, 32), None))
+    assert engine.live == []
 
 
 def test_dropout_is_off_and_the_mode_comes_back() -> None:

@@ -83,6 +83,35 @@ def test_an_answer_that_is_stopped_early_counts_up_to_there(kind: str) -> None:
     assert history.n_read == len(text)
 
 
+@pytest.mark.parametrize("rebound", [True, False])
+@pytest.mark.parametrize("kind", ["llama", "ring", "lstm"])
+def test_the_next_text_closes_an_open_iterator(kind: str, rebound: bool) -> None:
+    model = a_model(random.Random(), kind)
+    history, text = History(model), [1, 2, 3]
+    sampling = Sampling(temperature=0, max_new_tokens=20)
+    pieces = older = history.continued(text, sampling)
+    text += [next(pieces).id, next(pieces).id, 4, 5]
+    if rebound:
+        del older  # the variable below then holds the only reference
+    pieces = history.continued(text, sampling)
+    assert history.n_read <= 3  # the first tokens of the older iterator are in the cache
+    made = [next(pieces).id]
+    if not rebound:
+        assert list(older) == []
+    made += [step.id for step in pieces]
+    assert made == [step.id for step in steps(model, [text], sampling)]
+
+
+def test_forgetting_closes_an_open_iterator() -> None:
+    history, sampling = History(a_model(random.Random(), "llama")), Sampling(temperature=0, max_new_tokens=9)
+    pieces = history.continued([1, 2, 3], sampling)
+    next(pieces)
+    history.forget()
+    assert list(pieces) == []
+    history.continued([1, 2, 3], sampling)
+    assert history.n_read == 3
+
+
 def test_a_text_that_slides_out_of_its_window_is_read_again() -> None:
     model = build(GPT2Config(vocab_size=V, dim=8, n_heads=2, n_layers=1, max_seq_len=12)).eval()
     history, text = History(model), [1, 2, 3, 4]
@@ -90,7 +119,18 @@ def test_a_text_that_slides_out_of_its_window_is_read_again() -> None:
     for _ in range(4):
         made = [step.id for step in history.continued(text, sampling)]
         assert made == [step.id for step in steps(model, [text], sampling)]
+        assert history.n_read <= 12
         text += [*made, 5]
+
+
+def test_a_text_beyond_the_window_is_read_as_a_whole_window() -> None:
+    model = build(GPT2Config(vocab_size=V, dim=8, n_heads=2, n_layers=1, max_seq_len=12)).eval()
+    history, text = History(model), [1, 2, 3, 4, 5, 6]
+    sampling = Sampling(temperature=0, max_new_tokens=3, past="slide")
+    list(history.continued(text, sampling))
+    assert (history.n_read, len(history.ids)) == (6, 8)
+    list(history.continued([*text, *[7] * 9], sampling))
+    assert history.n_read == 12
 
 
 def test_a_text_that_was_never_continued_is_no_obstacle() -> None:

@@ -57,11 +57,38 @@ def test_penalties_of_what_was_written_and_biases() -> None:
     assert torch.equal(biased[:, [1, 2, 3, 4, 6]], logits[:, [1, 2, 3, 4, 6]])
     for wrong in (
         {"presence_penalty": math.nan},
+        {"presence_penalty": -1e39},
+        {"frequency_penalty": 10**400},
         {"logit_bias": ((-1, 1.0),)},
         {"logit_bias": ((1, math.inf),)},
+        {"logit_bias": ((3, 1e39),)},
+        {"logit_bias": (3, 1.0)},
+        {"logit_bias": ((3, 1.0, 2.0),)},
+        {"logit_bias": 3},
     ):
-        with pytest.raises(GenerationError):
+        with pytest.raises(GenerationError, match=f"{next(iter(wrong))} (is|takes) a|an id of") as error:
             Sampling(**wrong)
+        assert "\n" not in str(error.value)
+
+
+def test_biases_are_a_dict_or_pairs() -> None:
+    pairs = Sampling(logit_bias=((3, 1.0), (4, 2.0)))
+    for biases in ({3: 1.0, 4: 2.0}, [[3, 1.0], [4, 2.0]], iter([(3, 1.0), (4, 2.0)])):
+        sampling = Sampling(logit_bias=biases)  # type: ignore[arg-type]
+        assert (sampling, hash(sampling)) == (pairs, hash(pairs))
+    assert Sampling(logit_bias=None) == Sampling()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("penalty", [1e-40, 1.0, 1e40])
+@pytest.mark.parametrize("temperature", [0.0, 1e-40, 1.0])
+def test_the_largest_biases_and_penalties_draw_a_token(penalty: float, temperature: float) -> None:
+    sampling = Sampling(
+        logit_bias={3: 1e30, 4: -1e30}, presence_penalty=-1e30, frequency_penalty=-1e30,  # type: ignore[arg-type]
+        repetition_penalty=penalty, temperature=temperature,
+    )  # fmt: skip
+    for text in ([3], [3, 3, 5], [6, 4]):
+        drawn = int(next_ids(random_logits(1, 7), [text], sampling, [row_generator(0, 0)], [1]))
+        assert 0 <= drawn < 7
 
 
 @pytest.mark.parametrize("k", [1, 3, 50, 200, 1000])
@@ -276,6 +303,7 @@ def test_sampled_frequencies_match_the_distribution(settings: dict[str, float]) 
         ({"samples": 0}, "samples"),
         ({"seed": -1}, "seed"),
         ({"stop": ("",)}, "stop takes strings of at least one character"),
+        ({"stop": 1.5}, "stop takes a string or a list of strings, not 1.5"),
         ({"stop_ids": (-1,)}, "stop_ids"),
         ({"past": "slied"}, "did you mean 'slide'"),
     ],
@@ -290,3 +318,4 @@ def test_a_value_out_of_range_is_one_clear_line(given: dict[str, object], said: 
 def test_one_stop_string_or_a_list_is_taken() -> None:
     assert Sampling(stop="end").stop == ("end",)  # type: ignore[arg-type]
     assert Sampling(stop=["a", "b"], stop_ids=[3]).stop == ("a", "b")  # type: ignore[arg-type]
+    assert Sampling(stop=None, stop_ids=None) == Sampling()  # type: ignore[arg-type]

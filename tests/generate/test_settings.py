@@ -65,6 +65,11 @@ def test_what_is_not_offered_is_named() -> None:
         ({"do_sample": "no"}, "do_sample is 'no', not true or false"),
         ({"do_sample": [True]}, r"do_sample is \[True\], not true or false"),
         ({"stop_strings": 1.5}, "stop_strings is 1.5, not a text or a list"),
+        (
+            {"top_p": 0},
+            r"^generation_config.json: top_p is a number above 0 and .*, not 0; correct or remove",
+        ),
+        ({"temperature": "hot"}, "generation_config.json: temperature is a number from 0"),
     ],
 )
 def test_a_generation_config_of_another_form_is_one_clear_line(checkpoint: Any, says: str) -> None:
@@ -77,5 +82,22 @@ def test_an_unknown_setting_is_one_clear_line() -> None:
         GenerationError, match="unknown sampling setting 'temprature'; did you mean 'temperature'"
     ):
         settings({}, {"temprature": 1.0})
-    with pytest.raises(GenerationError, match="top_p is a number above 0"):
-        settings({"top_p": 3.0}, {})
+    with pytest.raises(GenerationError, match=r"^top_p is a number above 0"):
+        settings({}, {"top_p": 3.0})
+
+
+def test_a_given_value_replaces_one_out_of_range() -> None:
+    assert settings({"top_p": 0}, {"top_p": 0.9}).sampling.top_p == 0.9
+
+
+def test_a_setting_without_a_value_is_off() -> None:
+    line = settings({}, {"top_k": None, "stop": None, "seed": 4}).line()
+    assert line == "given: top_k off, stop off, seed 4 | default: max_new_tokens up to 256, temperature 0.8"
+    filling = settings({}, {}).line(fills_context=True)
+    assert "default: max_new_tokens up to the end of the context, temperature 0.8" in filling
+
+
+def test_only_the_checkpoints_max_new_tokens_is_lowered_to_fit() -> None:
+    assert settings({"max_new_tokens": 9}, {}).fit_new_tokens
+    assert not settings({"max_new_tokens": 9}, {"max_new_tokens": 8}).fit_new_tokens
+    assert not settings({}, {}).fit_new_tokens

@@ -12,7 +12,7 @@ import torch
 from tests.generate.tiny_models import tiny_model
 
 import wordloom
-from wordloom.errors import CheckpointError, GenerationError
+from wordloom.errors import CheckpointError, GenerationError, TokenizerError
 from wordloom.generate import Sampling, complete, generate_text, next_tokens, score, stream, stream_text
 from wordloom.generate.text import StopWatch, continuation_ids, prompt_ids, stream_ids
 from wordloom.text import Tokenizer
@@ -182,6 +182,38 @@ def test_a_loaded_model_takes_ids(
         lm.generate([1, 2], stop="a")
     with pytest.raises(CheckpointError, match="has no tokenizer, which text needs; give token ids, or put"):
         lm.next_tokens("abc", 3)
+
+
+def test_a_loaded_model_reads_special_tokens_as_chosen(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.train([], kind="byte", special_tokens=("<|end|>",))
+    model = tiny_model("llama", vocab_size=tokenizer.vocab_size, max_seq_len=96)
+    save_model(model, tmp_path / "saved", tokenizer=tokenizer)
+    lm = wordloom.load(tmp_path / "saved", device="cpu")
+    text, drawn, lengths = "a<|end|>", Sampling(seed=3, max_new_tokens=8), []
+    for specials in ("text", "interpret"):
+        ids = list(tokenizer.prompt_ids(text, specials=specials))
+        lengths.append(len(ids))
+        pieces = lm.stream(text, drawn, specials=specials)
+        assert "".join(pieces) == lm.generate(text, drawn, specials=specials)
+        ours, theirs = lm.next_tokens(text, 3, specials=specials), lm.next_tokens(ids, 3)
+        assert [token.logprob for token in ours] == [token.logprob for token in theirs]
+        scored = lm.score(text, ["b"], specials=specials)[0]
+        assert scored.total == pytest.approx(lm.score(ids, [scored.ids])[0].total, abs=1e-6)
+    assert lengths == [8, 2]
+    for ask in (lm.stream, lm.next_tokens, lambda prompt: lm.score(prompt, ["b"])):
+        with pytest.raises(TokenizerError, match=r"<\|end\|>"):
+            ask(text)
+
+
+def test_the_checkpoints_max_new_tokens_is_lowered_to_fit(
+    tmp_path: Path, model: Any, tokenizer: Tokenizer
+) -> None:
+    save_model(model, tmp_path / "saved", tokenizer=tokenizer, generation={"max_new_tokens": 96})
+    lm = wordloom.load(tmp_path / "saved", device="cpu")
+    expected = lm.generate([1, 2, 3], seed=3, max_new_tokens=93)
+    assert lm.generate([1, 2, 3], seed=3) == list(lm.stream([1, 2, 3], seed=3)) == expected
+    with pytest.raises(GenerationError, match="ask for at most 93 new tokens"):
+        lm.generate([1, 2, 3], max_new_tokens=96)
 
 
 def test_ids_that_no_token_has_are_not_drawn(tokenizer: Tokenizer) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import pytest
 
-from wordloom.errors import ChatError
+from wordloom.errors import ChatError, GenerationError
 from wordloom.generate import Sampling, steps
 from wordloom.models import GPT2Config, LlamaConfig, RNNConfig, build
 from wordloom.run.chat import Chat
@@ -57,7 +58,7 @@ def test_answers_are_those_of_a_prompt_read_from_the_start(template: str, family
         )
         before = chat.n_tokens
         text = question(rng)
-        prompt = chat._prompt(Message("user", text))
+        prompt = chat._prompt(chat._turns, Message("user", text))
         answer = "".join(chat.ask(text))
         made = list(steps(
             chat.model, [prompt], chat.sampling, eos_ids=[chat.end], first_row=asked,
@@ -177,6 +178,96 @@ def test_an_answer_that_is_stopped_early_is_kept() -> None:
     assert len(chat.messages) == 4
 
 
+def an_open_answer(chat: Chat) -> tuple[Any, str]:
+    """Ask until an answer has several pieces; return its iterator and the first piece."""
+    while True:
+        chat.clear()
+        pieces = chat.ask("count")
+        part = next(pieces, None)
+        if part is not None and chat.messages == []:
+            return pieces, part
+        chat.sampling = replace(chat.sampling, seed=(chat.sampling.seed or 0) + 1)  # it ended at once
+
+
+def test_the_next_question_closes_an_open_answer() -> None:
+    chat = a_chat(random.Random(), "plain", sampling=Sampling(temperature=1.0, seed=0, max_new_tokens=30))
+    pieces, part = an_open_answer(chat)
+    older, pieces = pieces, chat.ask("again")
+    turn = [Message("user", "count"), Message("assistant", part)]
+    assert chat.messages == turn
+    next(pieces, None)
+    assert list(older) == []
+    list(pieces)
+    assert chat.messages[:2] == turn
+    assert chat.messages[2].content == "again"
+    prompt = chat._prompt(chat._turns[:1], Message("user", "again"))
+    assert list(chat._turns[1].ids[: len(prompt)]) == prompt
+
+
+@pytest.mark.parametrize("change", ["undo", "clear", "edit", "load", "system"])
+def test_a_change_closes_an_open_answer(change: str) -> None:
+    chat = a_chat(random.Random(), "plain", sampling=Sampling(temperature=1.0, seed=0, max_new_tokens=30))
+    pieces, part = an_open_answer(chat)
+    if change == "system":
+        chat.system = "Be kind."
+    elif change == "edit":
+        list(chat.edit("again"))
+    elif change == "load":
+        chat.load([])
+    else:
+        getattr(chat, change)()
+    assert list(pieces) == []
+    if change == "system":
+        assert chat.messages[1:] == [Message("user", "count"), Message("assistant", part)]
+    else:
+        assert [message.content for message in chat.messages[::2]] == ["again"] * (change == "edit")
+
+
+def test_an_answer_that_is_never_begun_changes_no_turn() -> None:
+    chat = a_chat(random.Random(), "plain", sampling=Sampling(temperature=0, max_new_tokens=5))
+    list(chat.ask("count"))
+    before = chat.messages
+    chat.retry()
+    chat.edit("again")
+    chat.ask("again")
+    assert chat.messages == before
+    chat.sampling = Sampling(stop_ids=(100_000,))
+    for ask in (chat.retry, lambda: chat.edit("again"), lambda: chat.ask("again")):
+        with pytest.raises(GenerationError, match="the vocabulary is 0 to"):
+            next(ask())
+        assert chat.messages == before
+
+
+def test_turns_are_dropped_once_the_answer_begins() -> None:
+    chat = a_chat(
+        random.Random(), "plain", "gpt2", room=64, when_full="drop",
+        sampling=Sampling(temperature=0, max_new_tokens=12),
+    )  # fmt: skip
+    while len(chat._plan(chat._turns, Message("user", "count")).turns) == len(chat.messages) // 2:
+        list(chat.ask("count"))
+    before = chat.messages
+    answer = chat.ask("count")
+    assert (chat.messages, chat.dropped) == (before, 0)
+    list(answer)
+    assert chat.dropped > 0
+    assert chat.messages[:-2] == before[2 * chat.dropped :]
+
+
+def test_an_answer_without_a_limit_may_fill_the_context() -> None:
+    chat = a_chat(random.Random(), "plain", "gpt2", room=600)
+    question = Message("user", "count")
+    chat.sampling = Sampling()
+    for when_full in ("stop", "drop"):
+        chat.when_full = when_full
+        plan = chat._plan([], question)
+        assert chat.fills_context
+        assert plan.sampling.max_new_tokens == 600 - len(plan.prompt) > 256
+    chat.when_full = "slide"
+    assert not chat.fills_context
+    assert chat._plan([], question).sampling.max_new_tokens is None
+    assert not a_chat(random.Random(), "plain", "rnn").fills_context
+
+
 @pytest.mark.parametrize("when_full", ["stop", "drop", "slide"])
 def test_a_full_context_does_what_was_chosen(when_full: Any) -> None:
     rng = random.Random()
@@ -213,7 +304,7 @@ def test_the_date_is_todays() -> None:
     chat = a_chat(random.Random(), "plain")
     dated = "{{ strftime_now('%d %b %Y') }}" + shipped_source("plain")
     chat = Chat(chat.model, chat.tokenizer.with_chat_template(dated))
-    text = chat.tokenizer.decode(chat._prompt(Message("user", "count")))
+    text = chat.tokenizer.decode(chat._prompt([], Message("user", "count")))
     assert text.startswith(f"{datetime.now():%d %b %Y}")
     assert template_of(chat.tokenizer).render([Message("user", "count")]).text.startswith("26 Jul 2024")
 

@@ -201,7 +201,10 @@ def test_on_a_terminal(assistant: Path) -> None:
             seen = _read_until(ours, mark)
             return seen if PROMPT in seen.rsplit(mark, 1)[1] else seen + _read_until(ours, PROMPT)
 
-        _read_until(ours, PROMPT)
+        begun = _read_until(ours, PROMPT)
+        assert "given: temperature 0.0" in begun
+        assert "max_new_tokens up to the end of the context" in begun
+        assert "max-new-tokens up to the end" in told(b"/max-new-tokens\r", "context")
         assert "one two three" in told(b"Count.\r", "tokens/s")
         told(b"/undo\r", "removed: Count.")
         told(b"/hlep\r", "did you mean '/help'")

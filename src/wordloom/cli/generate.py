@@ -149,6 +149,7 @@ def _generate(
         print_note(chosen.ignored_line)
     tokenizer: Any = lm.tokenizer
     sampling, options["eos_ids"] = chosen.sampling, chosen.eos_ids
+    options["fit_new_tokens"] = chosen.fit_new_tokens
     done: list[Completion] = []
     text = isinstance(prompts[0], str)
     if text and len(prompts) == sampling.samples == 1 and not quiet:

@@ -32,6 +32,7 @@ from wordloom.nn.evaluating import evaluating
 from wordloom.nn.memory import Memory
 
 PREFILL_TOKENS = 4096  # longer prompts pass in pieces, which bounds activations and masks
+MOST_ALLOCATED = 4096  # new tokens that a cache is allocated for; it grows if a row needs more
 
 
 class _Admission(NamedTuple):
@@ -89,20 +90,25 @@ class Decoder:
         """Add ``copies`` rows for each prompt after the live rows; the next step reads the prompts.
 
         A prompt is read once for all its copies.  ``new_tokens`` is the number of new tokens that the cache
-        is allocated for; it grows if a row needs more.  ``memory`` holds a source for each prompt.  None: the
-        memory of the :class:`~wordloom.generate.Conditioned` that the decoder was created with.  ``begun``
-        has the beginning of the only prompt, which is not read again.
+        is allocated for, within ``max_seq_len``; it grows if a row needs more.  ``memory`` holds a source for
+        each prompt.  None: the memory of the :class:`~wordloom.generate.Conditioned` that the decoder was
+        created with.  ``begun`` has the beginning of the only prompt, which is not read again.
         """
-        reader = self.model
-        if memory is not None:
-            if not isinstance(self.model, Conditioned):
-                raise GenerationError("a memory of sources needs a model that reads sources (Conditioned)")
-            reader = self.model.with_memory(memory)
+        reader = self.model if memory is None else self.reading(memory)
         admission = _Admission(reader, new_tokens, begun)
         for number, prompt in enumerate(prompts):
             self.rows += [list(prompt) for _ in range(copies)]
             self._origins += [(admission, number)] * copies
         self._unread += len(prompts) * copies
+
+    def reading(self, memory: Memory) -> Conditioned:
+        """Return the model with the sources in ``memory``.
+
+        Raises GenerationError for a model that reads no sources.
+        """
+        if not isinstance(self.model, Conditioned):
+            raise GenerationError("a memory of sources needs a model that reads sources (Conditioned)")
+        return self.model.with_memory(memory)
 
     def append(self, ids: Sequence[int], places: Sequence[int] | None = None) -> None:
         """Append one id to each live row, or to those at these places."""
@@ -250,7 +256,9 @@ class Decoder:
         copied = [prompts.setdefault(text, len(prompts)) for text in texts]  # of each row, its prompt
         rows = [ids for _, ids in prompts]
         reader, length = self._reader(admission, [number for number, _ in prompts]), max(map(len, rows))
-        length += admission.new_tokens
+        length += min(admission.new_tokens, MOST_ALLOCATED)
+        if self.window is not None:  # a row past the window is computed without a cache
+            length = min(length, self.window)
         if admission.begun is not None:
             cache = admission.begun.cache
             cache.truncate(admission.begun.length)

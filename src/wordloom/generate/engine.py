@@ -55,6 +55,8 @@ class RowOptions(TypedDict, total=False):
         seed: The seed where ``sampling.seed`` is None.
         first_row: The number of the first row; by default the number after the last row of the engine.
         keys: Key the draws of each row, instead of its number.
+        fit_new_tokens: Lower ``max_new_tokens`` to the room that ``max_seq_len`` leaves, instead of raising
+            an error.
         stopped: Called with (row, id) after each token; a true result ends the row with reason "stop".  It
             has to find the strings of ``sampling.stop``, as :func:`wordloom.generate.text.stream` does.
     """
@@ -65,6 +67,7 @@ class RowOptions(TypedDict, total=False):
     seed: int | None
     first_row: int
     keys: Sequence[int] | None
+    fit_new_tokens: bool
     stopped: Callable[[int, int], bool] | None
 
 
@@ -171,13 +174,14 @@ class Engine:
         sampling = sampling or Sampling()
         prompts = [token_ids(prompt, f"prompt {number}") for number, prompt in enumerate(prompts)]
         request = self._request(sampling, options)
-        model = self.model if memory is None else self.model.with_memory(memory)
+        model = self.model if memory is None else self.decoder.reading(memory)
         limits = new_token_limits(
             model,
             prompts,
             sampling.max_new_tokens,
             window=None if sampling.past == "slide" else generation_limit(model.config),
             advice='shorten the prompt, or choose past="slide" (--past slide)',
+            fit=options.get("fit_new_tokens", False),
         )
         seed, keys = seed_of(sampling, options.get("seed")), options.get("keys")
         first = options.get("first_row", self._next_number)

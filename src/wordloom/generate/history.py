@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Generator, Sequence
 from typing import Any, Unpack
 
@@ -31,13 +32,15 @@ class History:
         self.ids: list[int] = []
         self.n_read = 0
         self._cache: Any = None
+        # a weak reference, so that an iterator that the caller drops is closed at once
+        self._open: weakref.ref[Generator[Step, None, None]] | None = None
 
     def continued(
         self, ids: Sequence[int], sampling: Sampling | None = None, **options: Unpack[RowOptions]
     ) -> Generator[Step, None, None]:
         """Yield the tokens that continue ``ids``; arguments and errors as in :func:`wordloom.generate.steps`.
 
-        If the iterator is closed early, the tokens up to there stay in the cache.  The next call ends the
+        If the iterator is closed early, the tokens up to there stay in the cache.  The next call closes the
         iterator.
 
         Raises GenerationError for several samples.
@@ -45,14 +48,24 @@ class History:
         if sampling is not None and sampling.samples > 1:
             raise GenerationError(f"a history has one row, not {sampling.samples}; ask for one sample")
         prompt = token_ids(ids, "the prompt")
-        self.engine.evict(self.engine.live)
-        begun = self._begun(prompt)
-        self.n_read = len(prompt) - (0 if begun is None else begun.length)
-        engine = self.engine
+        self._close()
+        engine, window = self.engine, self.engine.decoder.window
+        engine.evict(engine.live)  # the row of an iterator that was closed before its first token
+        length = len(prompt) if window is None else min(len(prompt), window)
+        begun = self._begun(prompt) if length == len(prompt) else None  # a window that slides is read again
         options.setdefault("first_row", 0)
         numbers = engine.admit([prompt], sampling, begun=begun, **options)
+        self.n_read = length - (0 if begun is None else begun.length)
         self.ids, self._cache = [], None  # until the rows below have been read
-        return self._steps(numbers)
+        steps = self._steps(numbers)
+        self._open = weakref.ref(steps)
+        return steps
+
+    def _close(self) -> None:
+        """Close the last iterator if it is open, so that the cache gets its tokens."""
+        steps = None if self._open is None else self._open()
+        if steps is not None:
+            steps.close()
 
     def _steps(self, numbers: list[int]) -> Generator[Step, None, None]:
         decoder = self.engine.decoder
@@ -69,7 +82,8 @@ class History:
                 self._cache, self.ids = cache, row[: int(cache.lengths[0])]
 
     def forget(self) -> None:
-        """Drop the cache; the next text is read from the start."""
+        """Close the iterator and drop the cache; the next text is read from the start."""
+        self._close()
         self.ids, self._cache = [], None
 
     def _begun(self, prompt: list[int]) -> Begun | None:

@@ -25,18 +25,26 @@ def not_finite() -> GenerationError:
 
 
 def new_token_limits(
-    model: Any, prompts: Sequence[Sequence[int]], wanted: int | None, *, window: int | None, advice: str
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    wanted: int | None,
+    *,
+    window: int | None,
+    advice: str,
+    fit: bool = False,
 ) -> list[int]:
     """Return the most new tokens of each prompt: ``wanted``, or the default where that is None.
 
     Raises GenerationError for prompts that ``model`` cannot continue, and, with ``advice``, where ``window``
-    leaves no room for that many tokens.
+    leaves no room for that many tokens.  With ``fit``, the limit is then the room that is left.
     """
     check_ids(prompts, model.config.vocab_size)
     usual = [DEFAULT_NEW_TOKENS] * len(prompts)
     if isinstance(model, Conditioned):
         model.check(prompts)
         usual = model.usual_new_tokens()
+    if fit and wanted is not None:
+        usual, wanted = [wanted] * len(prompts), None
     return [
         _limit(len(prompt), window, wanted, most, advice) for prompt, most in zip(prompts, usual, strict=True)
     ]

@@ -6,11 +6,11 @@ and min-p, each on the result of the step before.  Filters set logits to -inf.
 
 from __future__ import annotations
 
-import math
 import secrets
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from torch import Tensor
 from wordloom.errors import GenerationError, did_you_mean
 from wordloom.generate.prompts import token_ids
 from wordloom.nn.evaluating import widened
+
+_LARGEST = 1e30  # of numbers that are added to logits; float32 holds sums of many of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +38,11 @@ class Sampling:
         min_p: None or 0 is off.
         repetition_penalty: 1 is off.  It has the bounds of ``temperature``.
         presence_penalty: Subtracted from the logits of tokens that the row has written; 0 is off.
-        frequency_penalty: The same, once for each time that a token was written; 0 is off.
-        logit_bias: Pairs of an id and a number that is added to its logit.
+        frequency_penalty: Subtracted once for each time that the row has written a token; 0 is off.
+        logit_bias: Pairs of an id and a number that is added to its logit, or a dict of them.
         no_repeat_ngram: The size of n-grams that do not occur twice; 0 is off.
-        stop: Strings that end a text.
-        stop_ids: Ids that end a text.
+        stop: Strings that end a text; None for none.
+        stop_ids: Ids that end a text; None for none.
         seed: None: a random seed, which the result reports.
         samples: The number of continuations of each prompt.
         past: "slide" continues beyond ``max_seq_len``; each token is computed from the last ``max_seq_len``
@@ -66,14 +68,9 @@ class Sampling:
     past: Literal["error", "slide"] = "error"
 
     def __post_init__(self) -> None:
-        for name in ("stop", "stop_ids"):
-            value = getattr(self, name)
-            if isinstance(value, list):
-                object.__setattr__(self, name, tuple(value))
-            elif isinstance(value, str | int):
-                object.__setattr__(self, name, (value,))
-            elif name == "stop_ids" and not isinstance(value, tuple):
-                object.__setattr__(self, name, tuple(token_ids(value, name)))
+        object.__setattr__(self, "stop", _ends(self.stop, "stop"))
+        object.__setattr__(self, "stop_ids", _ends(self.stop_ids, "stop_ids"))
+        object.__setattr__(self, "logit_bias", _pairs(self.logit_bias))
         whole_number("max_new_tokens", self.max_new_tokens, least=1, optional=True)
         whole_number("top_k", self.top_k, least=0, optional=True)
         whole_number("no_repeat_ngram", self.no_repeat_ngram, least=0)
@@ -84,10 +81,10 @@ class Sampling:
         _number("min_p", self.min_p, lambda x: 0 <= x <= 1, "from 0 (off) to 1")
         _number("repetition_penalty", self.repetition_penalty, lambda x: x > 0, "above 0 (1 is off)")
         for name in ("presence_penalty", "frequency_penalty"):
-            _number(name, getattr(self, name), lambda x: True, "(0 is off)")
+            _number(name, getattr(self, name), _is_addable, "from -1e30 to 1e30 (0 is off)")
         for token, bias in self.logit_bias:
             whole_number("an id of logit_bias", token, least=0)
-            _number("logit_bias", bias, lambda x: True, "that is added to a logit")
+            _number("logit_bias", bias, _is_addable, "from -1e30 to 1e30 that is added to a logit")
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise GenerationError(f"stop takes strings of at least one character, not {text!r}")
@@ -99,6 +96,31 @@ class Sampling:
             )
 
 
+def _ends(value: Any, name: str) -> tuple[Any, ...]:
+    """Return the setting ``name``, "stop" or "stop_ids", as a tuple."""
+    if value is None:
+        return ()
+    if isinstance(value, str | int):
+        return (value,)
+    if name == "stop_ids" and not isinstance(value, list | tuple):
+        return tuple(token_ids(value, name))
+    if not isinstance(value, Iterable):
+        raise GenerationError(f"{name} takes a string or a list of strings, not {value!r}")
+    return tuple(value)
+
+
+def _pairs(biases: Any) -> tuple[tuple[Any, Any], ...]:
+    """Return ``logit_bias``, a mapping or pairs, as a tuple of pairs."""
+    items = biases.items() if isinstance(biases, Mapping) else () if biases is None else biases
+    if not isinstance(items, Iterable):
+        raise GenerationError(f"logit_bias takes a dict or pairs of an id and a number, not {items!r}")
+    pairs = tuple(items)
+    for pair in pairs:
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise GenerationError(f"logit_bias takes a dict or pairs of an id and a number, not {pair!r}")
+    return tuple((token, bias) for token, bias in pairs)
+
+
 def whole_number(name: str, value: object, *, least: int, optional: bool = False) -> None:
     """Raise GenerationError unless ``value`` is a whole number of at least ``least``, or may be None."""
     if optional and value is None:
@@ -107,13 +129,18 @@ def whole_number(name: str, value: object, *, least: int, optional: bool = False
         raise GenerationError(f"{name} is a whole number of at least {least}, not {value!r}")
 
 
-def _number(name: str, value: object, allowed: object, said: str) -> None:
+def _number(name: str, value: Any, allowed: Callable[[float], bool], said: str) -> None:
     if value is None and name in ("top_p", "min_p"):
         return
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not abs(value) <= sys.float_info.max:  # a long int may be larger, and NaN compares false
         raise GenerationError(f"{name} is a number {said}, not {value!r}")
-    if not allowed(value):  # type: ignore[operator]
+    if not allowed(value):
         raise GenerationError(f"{name} is a number {said}, not {value:g}")
+
+
+def _is_addable(x: float) -> bool:
+    return -_LARGEST <= x <= _LARGEST
 
 
 def new_seed() -> int:
@@ -147,7 +174,8 @@ def penalise_repetition(logits: Tensor, history: Sequence[Sequence[int]], penalt
     for row, ids in zip(logits, history, strict=True):
         seen = torch.tensor(sorted(set(ids)), device=logits.device, dtype=torch.int64)
         seen = seen[seen < row.shape[0]]
-        row[seen] = torch.where(row[seen] < 0, row[seen] * penalty, row[seen] / penalty)
+        scaled = torch.where(row[seen] < 0, row[seen] * penalty, row[seen] / penalty)
+        row[seen] = scaled.clamp(max=1e38)  # a large bias over a small penalty would be infinite
     return logits
 
 

@@ -59,12 +59,20 @@ class Settings(NamedTuple):
     eos_ids: tuple[int, ...]
     ignored: tuple[str, ...]
 
-    def line(self) -> str:
-        """Return the settings in one line, by source, without those that are off by default."""
+    @property
+    def fit_new_tokens(self) -> bool:
+        """Whether ``max_new_tokens`` is the checkpoint's, which a long prompt lowers, like the default."""
+        return self.sources["max_new_tokens"] == CHECKPOINT
+
+    def line(self, *, fills_context: bool = False) -> str:
+        """Return the settings in one line, by source, without those that are off by default.
+
+        ``fills_context`` is that of :func:`shown`.
+        """
         parts = []
         for source in ("given", CHECKPOINT, "default", "fresh"):
             said = [
-                f"{name} {_shown(getattr(self.sampling, name))}"
+                f"{name} {shown(name, getattr(self.sampling, name), fills_context=fills_context)}"
                 for name, origin in self.sources.items()
                 if origin == source and not (source == "default" and name in _QUIET)
             ]
@@ -87,9 +95,15 @@ class Settings(NamedTuple):
         }
 
 
-def _shown(value: Any) -> str:
-    if value is None:  # only max_new_tokens has no value and yet acts
-        return f"up to {DEFAULT_NEW_TOKENS}"
+def shown(name: str, value: Any, *, fills_context: bool = False) -> str:
+    """Return the value of a setting as text.
+
+    ``fills_context`` says that a text without ``max_new_tokens`` may fill the context.
+    """
+    if name == "max_new_tokens" and value is None:
+        return "up to the end of the context" if fills_context else f"up to {DEFAULT_NEW_TOKENS}"
+    if value is None or value == ():
+        return "off"
     if isinstance(value, tuple):
         return " ".join(repr(item) for item in value)
     return str(value)
@@ -104,8 +118,8 @@ def settings(
     is none.  A checkpoint with ``do_sample: false`` is greedy.  ``ignored`` names settings of the checkpoint
     that Wordloom does not support.
 
-    Raises GenerationError for an unknown name in ``given`` or a value out of range, CheckpointError for a
-    malformed generation_config.
+    Raises GenerationError for an unknown name or a value out of range in ``given``, CheckpointError for a
+    malformed generation_config, and for a value out of range in it that ``given`` does not replace.
     """
     _check(checkpoint)
     names = [field.name for field in fields(Sampling)]
@@ -117,6 +131,7 @@ def settings(
     theirs = {_NAMES[key]: value for key, value in checkpoint.items() if key in _NAMES and value is not None}
     if checkpoint.get("do_sample") is False:
         theirs["temperature"] = 0.0
+    _check_values({name: value for name, value in theirs.items() if name not in given})
     for source, some in ((CHECKPOINT, theirs), ("given", given)):
         for name, value in some.items():
             values[name], sources[name] = value, source
@@ -155,6 +170,14 @@ def _check(checkpoint: Any) -> None:
             raise CheckpointError(
                 f"{CHECKPOINT} or config.json: {key} is {_short(value)}, not {what}; correct or remove it"
             )
+
+
+def _check_values(theirs: Mapping[str, Any]) -> None:
+    """Raise CheckpointError if a value of a generation_config, by Wordloom's name, is out of range."""
+    try:
+        Sampling(**theirs)
+    except GenerationError as error:
+        raise CheckpointError(f"{CHECKPOINT}: {error}; correct or remove the setting in this file") from None
 
 
 def _short(value: Any) -> str:

@@ -141,6 +141,7 @@ class StreamOptions(TypedDict, total=False):
     eos_ids: Iterable[int] | None
     seed: int | None
     first_row: int
+    fit_new_tokens: bool
     specials: Specials
     use_cache: bool
     fast: bool
@@ -156,6 +157,7 @@ def stream(
     eos_ids: Iterable[int] | None = None,
     seed: int | None = None,
     first_row: int = 0,
+    fit_new_tokens: bool = False,
     specials: Specials = "refuse",
     use_cache: bool = True,
     fast: bool = True,
@@ -164,7 +166,8 @@ def stream(
     """Yield the text and ids of every row piece by piece, rows interleaved.
 
     Rows are numbered and seeded as in :func:`wordloom.generate.engine.steps`, whose errors these are.
-    ``eos_ids`` defaults to the tokenizer's eos.  Special tokens that the model draws are in the ids, not in
+    ``eos_ids`` defaults to the tokenizer's eos.  ``fit_new_tokens`` is that of
+    :class:`~wordloom.generate.engine.RowOptions`.  Special tokens that the model draws are in the ids, not in
     the text.  ``specials`` decides about special tokens written in a prompt: an error, plain text, or tokens.
     """
     sampling = sampling or Sampling()
@@ -191,6 +194,7 @@ def stream(
         vocab_size=None if tokenizer is None else tokenizer.vocab_size,
         seed=seed,
         first_row=first_row,
+        fit_new_tokens=fit_new_tokens,
         use_cache=use_cache,
         fast=fast,
         speculate=speculate,

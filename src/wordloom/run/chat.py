@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
-from wordloom.errors import ChatError, WordloomError
+from wordloom.errors import ChatError
 from wordloom.generate import History, Sampling
 from wordloom.generate.engine import FinishReason, RowOptions
 from wordloom.generate.speculation import NewDrafter
@@ -53,6 +54,16 @@ class _Turn:
     ids: tuple[int, ...]
 
 
+class _Plan(NamedTuple):
+    """A question, the turns that stay before it, and a prompt and settings that fit into the context."""
+
+    question: Message
+    turns: list[_Turn]
+    dropped: int
+    prompt: list[int]
+    sampling: Sampling
+
+
 @dataclass
 class Chat:
     """A conversation with a model.
@@ -60,9 +71,13 @@ class Chat:
     The ids of earlier turns stay as they were read and written.  The cache holds them, so no turn is read
     twice.  After :meth:`undo` or :meth:`edit`, the model reads what follows the unchanged turns.
 
+    A chat writes one answer at a time.  The next question, and every method that changes the conversation,
+    closes the iterator of an answer that is still open.
+
     Attributes:
         model, tokenizer: the model and its tokenizer, which has a chat template.
-        sampling: the settings of the next answer.
+        sampling: the settings of the next answer.  Without ``max_new_tokens``, an answer may fill the
+            context; with "slide", and without a limit of the context, it has up to 256 tokens.
         when_full: what happens when the context is full: answers stop there ("stop"), the oldest turns are
             dropped ("drop"), or the oldest tokens slide out ("slide").
         eos_ids: further ids that end an answer.
@@ -88,12 +103,13 @@ class Chat:
         self._system: Message | None = None
         self._turns: list[_Turn] = []
         self._asked = 0
+        # a weak reference, so that an iterator that the caller drops is closed at once
+        self._open: weakref.ref[Generator[str, None, None]] | None = None
 
     @property
     def messages(self) -> list[Message]:
         """All messages, the system message first if there is one."""
-        first = [] if self._system is None else [self._system]
-        return first + [message for turn in self._turns for message in (turn.question, turn.answer)]
+        return self._messages(self._turns)
 
     @property
     def system(self) -> str | None:
@@ -105,8 +121,10 @@ class Chat:
 
     @system.setter
     def system(self, text: str | None) -> None:
+        self._end_answer()
         message = Message("system", text) if text else None
-        self._rebuild(message, [(turn.question, turn.answer) for turn in self._turns])
+        self._turns = self._encoded(message, [(turn.question, turn.answer) for turn in self._turns])
+        self._system = message
 
     @property
     def n_tokens(self) -> int:
@@ -118,6 +136,11 @@ class Chat:
         """The tokens that the context holds; None for any number."""
         return generation_limit(self.model.config)
 
+    @property
+    def fills_context(self) -> bool:
+        """Whether an answer without ``max_new_tokens`` may use all tokens that the context has left."""
+        return self.room is not None and self.when_full != "slide"
+
     def ask(self, question: str) -> Iterator[str]:
         """Yield the answer to ``question`` in pieces; then both are a turn of the chat.
 
@@ -126,15 +149,17 @@ class Chat:
         Raises ChatError for a question that leaves no room for an answer, and as the template does; no turn
         is then dropped.
         """
-        message = Message("user", question)
-        return self._answer(message, *self._fitting(message))
+        self._end_answer()
+        return self._answer_after(self._turns, question)
 
     def undo(self) -> _Turn | None:
         """Remove the last turn and return it; None without a turn."""
+        self._end_answer()
         return self._turns.pop() if self._turns else None
 
     def retry(self) -> Iterator[str]:
         """Yield another answer to the last question; raises ChatError without one."""
+        self._end_answer()
         if not self._turns:
             raise ChatError("there is no answer to replace; ask something first")
         return self.edit(self._turns[-1].question.content)
@@ -142,19 +167,18 @@ class Chat:
     def edit(self, question: str) -> Iterator[str]:
         """Replace the last question and yield the answer to the new one.
 
+        The last turn stays until the answer begins, when the first piece is read.
+
         Raises ChatError without a question, and as :meth:`ask`; the last turn then stays.
         """
-        last = self.undo()
-        if last is None:
+        self._end_answer()
+        if not self._turns:
             raise ChatError("there is no question to replace; ask something first")
-        try:
-            return self.ask(question)
-        except WordloomError:
-            self._turns.append(last)
-            raise
+        return self._answer_after(self._turns[:-1], question)
 
     def clear(self) -> None:
         """Remove all turns; the system message stays."""
+        self._end_answer()
         self._turns.clear()
 
     def load(self, messages: Sequence[Message]) -> None:
@@ -162,6 +186,7 @@ class Chat:
 
         Raises ChatError for other messages, and as the template does; the chat then stays as it was.
         """
+        self._end_answer()
         rest = list(messages)
         system = rest.pop(0) if rest and rest[0].role == "system" else None
         roles = [message.role for message in rest]
@@ -170,62 +195,61 @@ class Chat:
                 "a chat to load has a system message at most, and then questions with an answer each; these "
                 f"are {', '.join(roles) or 'none'}"
             )
-        self._rebuild(system, list(zip(rest[::2], rest[1::2], strict=True)))
+        self._turns = self._encoded(system, list(zip(rest[::2], rest[1::2], strict=True)))
+        self._system = system
 
     # -- ids -------------------------------------------------------------------------------------------
 
-    def _rebuild(self, system: Message | None, turns: Sequence[tuple[Message, Message]]) -> None:
-        """Replace the system message and all turns by these, which are encoded again."""
+    def _encoded(self, system: Message | None, turns: Sequence[tuple[Message, Message]]) -> list[_Turn]:
+        """Return these questions and answers, encoded after the system message."""
         messages = [] if system is None else [system]
         if system is not None:  # the template may refuse it
             encode_chat(self.tokenizer, self.template, [system, Message("user", "?")], prompt=True)
-        rebuilt = []
+        encoded = []
         for question, answer in turns:
             messages += [question, answer]
             ids = encode_chat(self.tokenizer, self.template, messages).ids
-            rebuilt.append(_Turn(question, answer, tuple(_until(ids, self.end))))
-        self._system, self._turns = system, rebuilt
+            encoded.append(_Turn(question, answer, tuple(_until(ids, self.end))))
+        return encoded
 
-    def _prompt(self, question: Message) -> list[int]:
-        """Return the ids of all turns and of ``question``, up to where its answer begins."""
-        whole = encode_chat(self.tokenizer, self.template, [*self.messages, question], prompt=True).ids
-        if not self._turns:
+    def _messages(self, turns: Sequence[_Turn]) -> list[Message]:
+        """Return the system message, if there is one, and the messages of ``turns``."""
+        first = [] if self._system is None else [self._system]
+        return first + [message for turn in turns for message in (turn.question, turn.answer)]
+
+    def _prompt(self, turns: Sequence[_Turn], question: Message) -> list[int]:
+        """Return the ids of ``turns`` and of ``question``, up to where its answer begins."""
+        messages = self._messages(turns)
+        whole = encode_chat(self.tokenizer, self.template, [*messages, question], prompt=True).ids
+        if not turns:
             return whole
         # earlier answers stay as they were written, which may be another spelling in tokens
-        ends = encode_chat(self.tokenizer, self.template, self.messages).ids.count(self.end)
+        ends = encode_chat(self.tokenizer, self.template, messages).ids.count(self.end)
         places = [place for place, index in enumerate(whole) if index == self.end]
         if len(places) < ends:  # the template writes earlier turns differently now
             return whole
-        return [*self._turns[-1].ids, *whole[places[ends - 1] + 1 :]]
+        return [*turns[-1].ids, *whole[places[ends - 1] + 1 :]]
 
-    def _fitting(self, question: Message) -> tuple[list[int], Sampling]:
-        """Return the ids of the prompt and the sampling of an answer that fits behind it."""
-        self.dropped, turns = 0, self._turns
-        try:
-            return self._fitted(question)
-        except WordloomError:
-            self.dropped, self._turns = 0, turns
-            raise
-
-    def _fitted(self, question: Message) -> tuple[list[int], Sampling]:
-        """Return the result of :meth:`_fitting`; an error leaves the chat without the dropped turns."""
-        prompt, room = self._prompt(question), self.room
+    def _plan(self, turns: list[_Turn], question: Message) -> _Plan:
+        """Return a plan of the answer to ``question`` after ``turns``; the chat does not change."""
+        prompt, room, dropped = self._prompt(turns, question), self.room, 0
         if room is None or self.when_full == "slide":
-            return prompt, replace(self.sampling, past="slide")
-        wanted = min(self.sampling.max_new_tokens or _LEAST, room // 2)
-        while self.when_full == "drop" and self._turns and len(prompt) + wanted > room:
-            self._rebuild(self._system, [(turn.question, turn.answer) for turn in self._turns[1:]])
-            self.dropped += 1
-            prompt = self._prompt(question)
+            return _Plan(question, turns, dropped, prompt, replace(self.sampling, past="slide"))
+        most = self.sampling.max_new_tokens
+        wanted = min(most or _LEAST, room // 2)
+        while self.when_full == "drop" and turns and len(prompt) + wanted > room:
+            turns = self._encoded(self._system, [(turn.question, turn.answer) for turn in turns[1:]])
+            dropped += 1
+            prompt = self._prompt(turns, question)
         left = room - len(prompt)
         if left < 1:
-            raise ChatError(self._full(len(prompt), room))
-        most = self.sampling.max_new_tokens
-        return prompt, replace(self.sampling, max_new_tokens=left if most is None else min(left, most))
+            raise ChatError(self._full(turns, len(prompt), room))
+        sampling = replace(self.sampling, max_new_tokens=left if most is None else min(left, most))
+        return _Plan(question, turns, dropped, prompt, sampling)
 
-    def _full(self, n: int, room: int) -> str:
+    def _full(self, turns: Sequence[_Turn], n: int, room: int) -> str:
         """Return the message about a prompt of ``n`` tokens that leaves no room for an answer."""
-        if self._turns:  # the turns are kept because of "stop"
+        if turns:  # they are kept because of "stop"
             return (
                 f"the chat has {n:,} tokens and the context holds {room:,}: undo turns, clear the chat, or "
                 "start it with --when-full drop (the oldest turns) or slide"
@@ -234,8 +258,21 @@ class Chat:
         verb = "has" if self._system is None else "have"
         return f"{what} {verb} {n:,} tokens and the context holds {room:,}: shorten the text"
 
-    def _answer(self, question: Message, prompt: list[int], sampling: Sampling) -> Iterator[str]:
-        """Yield the answer in pieces, and keep both as a turn."""
+    def _end_answer(self) -> None:
+        """Close the iterator of the last answer if it is open; its text so far is then a turn."""
+        answer = None if self._open is None else self._open()
+        if answer is not None:
+            answer.close()
+
+    def _answer_after(self, turns: list[_Turn], question: str) -> Iterator[str]:
+        """Return the iterator of the answer to ``question``, which follows ``turns``."""
+        answer = self._answer(self._plan(turns, Message("user", question)))
+        self._open = weakref.ref(answer)
+        return answer
+
+    def _answer(self, plan: _Plan) -> Generator[str, None, None]:
+        """Yield the answer in pieces, and keep the question and the answer as a turn."""
+        prompt, sampling = plan.prompt, plan.sampling
         began, first = time.perf_counter(), 0.0
         ends = (self.end, *self.eos_ids)
         silent = {*ends, *sampling.stop_ids}  # tokens that end an answer are not decoded
@@ -255,6 +292,7 @@ class Chat:
         }  # fmt: skip
         self._asked += 1
         steps = self._history.continued(prompt, sampling, **options)
+        self._turns, self.dropped = plan.turns, plan.dropped  # after a refused prompt they stay
         try:
             for step in steps:
                 first = first or time.perf_counter() - began
@@ -274,7 +312,7 @@ class Chat:
             self.usage = Usage(self._history.n_read, len(ids), first, spent, reason)
             written = ids[:-1] if ids and ids[-1] in ends else ids
             answer = Message("assistant", "".join(texts))
-            self._turns.append(_Turn(question, answer, (*prompt, *written, self.end)))
+            self._turns.append(_Turn(plan.question, answer, (*prompt, *written, self.end)))
 
 
 def _until(ids: Sequence[int], end: int) -> list[int]:

@@ -29,7 +29,11 @@ def command(
         "stop",
         "When an assistant's context is full: stop, drop the oldest turns, or slide the window.",
     ),
-    max_new_tokens: options.MAX_NEW_TOKENS = None,
+    max_new_tokens: int | None = option(
+        None,
+        "Stop after this many tokens.  [default: the end of the context; 256 for a base model and "
+        "with --when-full slide]",
+    ),
     temperature: options.TEMPERATURE = None,
     top_k: options.TOP_K = None,
     top_p: options.TOP_P = None,
@@ -60,7 +64,7 @@ def command(
     lm = load_as(LanguageModel, checkpoint, adapter=adapter, device=device, dtype=dtype)
     if lm.tokenizer is None:
         raise GenerationError(f"{checkpoint} has no tokenizer: use 'wordloom generate --ids'")
-    chosen = settings(lm.generation_defaults, {**given, "samples": 1}, tokenizer=lm.tokenizer)
+    chosen = settings(lm.generation_defaults, given, tokenizer=lm.tokenizer)
     if chosen.ignored_line is not None:
         print_note(chosen.ignored_line)
     terminal = sys.stdin.isatty()

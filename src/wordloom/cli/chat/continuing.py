@@ -35,6 +35,7 @@ def continue_lines(
             prompt,
             chosen.sampling,
             eos_ids=chosen.eos_ids,
+            fit_new_tokens=chosen.fit_new_tokens,
             first_row=row,
             specials=specials,
             speculate=drafter,

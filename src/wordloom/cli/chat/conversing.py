@@ -63,7 +63,7 @@ def converse(
     )
     chat.system = lm.system if system is None else system
     if terminal:
-        print_note(chosen.line())
+        print_note(chosen.line(fills_context=chat.fills_context))
         print_note("Ctrl-C stops an answer, Ctrl-D leaves, /help lists the commands")
     for line in read_lines(terminal):
         try:
@@ -148,6 +148,7 @@ def _run(chat: Chat, line: str) -> Iterator[str] | None:
 def _set(chat: Chat, name: str, argument: str) -> None:
     """Change a setting, or show it."""
     from wordloom.errors import ChatError
+    from wordloom.generate.settings import shown
 
     key, parse = _SETTINGS[name]
     if argument:
@@ -157,7 +158,8 @@ def _set(chat: Chat, name: str, argument: str) -> None:
             kind = "a whole number" if parse is int else "a number"
             raise ChatError(f"/{name} takes {kind}, not {argument!r}") from None
         chat.sampling = replace(chat.sampling, **{key: value})
-    print_note(f"{name} {getattr(chat.sampling, key)}")
+    value = shown(key, getattr(chat.sampling, key), fills_context=chat.fills_context)
+    print_note(f"{name} {value}")
 
 
 def _system(chat: Chat, argument: str) -> None:

@@ -1,8 +1,9 @@
-"""Fast decoding on a CPU: compiled programs that read a model's own tensors instead of its modules.
+"""Fast decoding on a CPU: compiled programs compute new tokens instead of the modules.
 
-:func:`accelerate` wraps a model; the modules stay, and are the oracle of the tests.  In float32 both give the
-same tokens, and logits within 1e-5.  In bfloat16 the programs compute in float32 between the layers, where
-PyTorch rounds, so their logits are the more exact ones.
+The programs of the Transformer and BertGeneration read a packed copy of the decoder and the head, and the
+others read the model's own matrices.  :func:`accelerate` wraps a model; the modules stay, and are the oracle
+of the tests.  In float32 both give the same tokens, and logits within 1e-5.  In bfloat16 the programs compute
+in float32 between the layers, where PyTorch rounds, so their logits are the more exact ones.
 
 The programs of GPT, GPT-2 and LLaMA are in ``causal``, those of RNN, LSTM and GRU in ``recurrent``, and
 those of the Transformer and BertGeneration in ``transformer``.

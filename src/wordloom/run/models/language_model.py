@@ -65,8 +65,8 @@ class LanguageModel(ReadsText):
         special tokens in a text are read: "refuse", "text" or "interpret".  ``speculate`` is "lookup" or
         "corpus": see :meth:`drafter`.
         """
-        sampling, eos_ids = self._sampling(sampling, given)
-        options: StreamOptions = {"eos_ids": eos_ids, "speculate": self.drafter(speculate)}
+        sampling, options = self._sampling(sampling, given)
+        options["speculate"] = self.drafter(speculate)
         prompt = list(prompt) if isinstance(prompt, Iterator) else prompt
         if not _is_text(prompt):
             several = are_several(prompt)
@@ -82,17 +82,20 @@ class LanguageModel(ReadsText):
         prompt: str | Sequence[int],
         sampling: Sampling | None = None,
         *,
+        specials: Specials = "refuse",
         speculate: str | None = None,
         **given: Any,
     ) -> Iterator[Any]:
         """Yield the continuation of ``prompt`` in pieces; no piece ends inside a character.
 
         For a prompt of token ids the pieces are ints, those of the list that :meth:`generate` returns.
+        ``specials`` and ``speculate`` are those of :meth:`generate`.
         """
-        sampling, eos_ids = self._sampling(sampling, given)
-        options: StreamOptions = {"eos_ids": eos_ids, "speculate": self.drafter(speculate)}
+        sampling, options = self._sampling(sampling, given)
+        options["speculate"] = self.drafter(speculate)
         if not isinstance(prompt, str):
             return stream_ids(self.model, self.tokenizer, prompt, sampling, **options)
+        options["specials"] = specials
         return stream_text(self.model, self.text_tokenizer, prompt, sampling, **options)
 
     def drafter(self, name: str | None) -> NewDrafter | None:
@@ -106,22 +109,29 @@ class LanguageModel(ReadsText):
         return None if name is None else drafter_named(name, self.folder, self.tokenizer)
 
     def score(
-        self, prompt: str | Sequence[int], continuations: Sequence[str] | Sequence[Sequence[int]]
+        self,
+        prompt: str | Sequence[int],
+        continuations: Sequence[str] | Sequence[Sequence[int]],
+        *,
+        specials: Specials = "refuse",
     ) -> list[Scored]:
         """Return the log-probability of each continuation, in nats: total and per token.
 
-        Continuations are texts if the prompt is a text, and lists of token ids otherwise.
+        Continuations are texts if the prompt is a text, and lists of token ids otherwise.  ``specials`` is
+        that of :meth:`generate`, for the prompt and the continuations.
         """
         tokenizer = self.text_tokenizer if isinstance(prompt, str) else self.tokenizer
-        return score(self.model, tokenizer, prompt, continuations)
+        return score(self.model, tokenizer, prompt, continuations, specials=specials)
 
-    def next_tokens(self, prompt: str | Sequence[int], k: int = 10) -> list[NextToken]:
+    def next_tokens(
+        self, prompt: str | Sequence[int], k: int = 10, *, specials: Specials = "refuse"
+    ) -> list[NextToken]:
         """Return the ``k`` most probable next tokens, best first.
 
-        Without a tokenizer their ``text`` is empty.
+        Without a tokenizer their ``text`` is empty.  ``specials`` is that of :meth:`generate`.
         """
         tokenizer = self.text_tokenizer if isinstance(prompt, str) else self.tokenizer
-        return next_tokens(self.model, tokenizer, prompt, k)
+        return next_tokens(self.model, tokenizer, prompt, k, specials=specials)
 
     def chat(self, sampling: Sampling | None = None, *, system: str | None = None, **given: Any) -> Chat:
         """Return a conversation with an assistant, whose :meth:`~wordloom.run.chat.Chat.ask` yields answers.
@@ -132,8 +142,8 @@ class LanguageModel(ReadsText):
         """
         from wordloom.run.chat import Chat
 
-        sampling, eos_ids = self._sampling(sampling, given)
-        chat = Chat(self.model, self.text_tokenizer, sampling, eos_ids=eos_ids)
+        sampling, options = self._sampling(sampling, given)
+        chat = Chat(self.model, self.text_tokenizer, sampling, eos_ids=tuple(options["eos_ids"] or ()))
         chat.system = self.system if system is None else system
         return chat
 
@@ -151,8 +161,8 @@ class LanguageModel(ReadsText):
             overwrite=overwrite,
         )
 
-    def _sampling(self, sampling: Sampling | None, given: dict[str, Any]) -> tuple[Sampling, tuple[int, ...]]:
-        """Return the sampling settings and the ids that end a text.
+    def _sampling(self, sampling: Sampling | None, given: dict[str, Any]) -> tuple[Sampling, StreamOptions]:
+        """Return the sampling settings, and the options that follow from the checkpoint.
 
         Settings of the call come first, then those of the checkpoint, then the defaults.
         """
@@ -161,7 +171,9 @@ class LanguageModel(ReadsText):
         chosen = settings(self.generation_defaults, given, tokenizer=self.tokenizer)
         if chosen.ignored_line is not None:
             _warn_once("%s: %s", self.folder or "the model", chosen.ignored_line)
-        return sampling or chosen.sampling, chosen.eos_ids
+        if sampling is None:
+            return chosen.sampling, {"eos_ids": chosen.eos_ids, "fit_new_tokens": chosen.fit_new_tokens}
+        return sampling, {"eos_ids": chosen.eos_ids}
 
 
 def _is_text(prompt: Any) -> bool:
