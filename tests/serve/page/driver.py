@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 TOKENS = ".message.assistant:last-child .token[data-index]"
@@ -115,12 +116,12 @@ class Driver:
         """The id of the focused element."""
         return str(self.page.evaluate("() => document.activeElement.id"))
 
-    def answer_with(self, *tokens: dict[str, Any]) -> None:
+    def answer_with(self, *tokens: dict[str, Any], finish: str = "stop") -> None:
         """Answer all later messages in place of the server, with these tokens."""
-        choice = {"index": 0, "delta": {}, "tokens": list(tokens), "finish_reason": "stop"}
+        choice = {"index": 0, "delta": {}, "tokens": list(tokens), "finish_reason": finish}
         events = f"data: {json.dumps({'choices': [choice]})}\n\ndata: [DONE]\n\n"
         self.page.route(
-            "**/v1/chat/completions",
+            re.compile("/v1/(chat/)?completions$"),
             lambda route: route.fulfill(content_type="text/event-stream", body=events),
         )
 

@@ -143,6 +143,37 @@ def test_retry_keeps_the_old_answer(driver: Driver) -> None:
     assert driver.page.locator(".message").count() == 4
 
 
+def test_the_arrows_between_versions_keep_the_focus(driver: Driver) -> None:
+    page = driver.open(tokens=3).page
+    driver.ask("the sea")
+    for _ in range(2):
+        driver.press("Retry: write another answer")
+        driver.finished()
+    page.get_by_role("button", name="Previous version").focus()
+    focused = "() => document.activeElement.title"
+    for key, version, title in (
+        ("Enter", "2/3", "Previous version"),
+        ("Enter", "1/3", "Next version"),  # the other arrow is disabled at the first version
+        ("Enter", "2/3", "Next version"),
+        ("Enter", "3/3", "Previous version"),
+    ):
+        page.keyboard.press(key)
+        assert driver.versions() == [version]
+        assert page.evaluate(focused) == title
+
+
+@pytest.mark.window(permissions=["clipboard-write"])
+def test_copying_is_announced(driver: Driver) -> None:
+    page = driver.open(tokens=3).page
+    driver.ask("the sea")
+    driver.press("Copy the text")
+    page.wait_for_selector('#announcer:text-is("Copied")', state="attached")
+    assert driver.status == "Copied"
+    driver.press("Details: how this answer was made")
+    driver.press("Use these settings")
+    assert page.text_content("#announcer") == driver.status == "Copied into the settings"
+
+
 def test_an_edited_message_is_a_branch(driver: Driver) -> None:
     page = driver.open().page
     first = driver.ask("the sea")
@@ -218,36 +249,6 @@ def test_conversations_are_stored(driver: Driver) -> None:
     page.get_by_role("link", name="the boats").click()
     page.wait_for_selector('.message.user .text:has-text("the boats")')
     assert driver.focus == "draft"
-
-
-def test_two_windows_keep_what_the_other_writes(driver: Driver) -> None:
-    page = driver.open(tokens=3).page
-    driver.ask("one")
-    other = Driver(page.context.new_page(), driver.address).open(tokens=3)
-    assert other.page.locator(".message").count() == 2
-    other.ask("two")
-    page.wait_for_function("() => document.querySelectorAll('.message').length === 4")
-    page.wait_for_selector(f"{TOKENS}:nth-child(3)")
-    assert driver.texts() == other.texts()
-    page.locator('button[title="Edit this message"]').first.click()
-    page.fill(".edit textarea", "one, again")
-    page.press(".edit textarea", "Enter")
-    driver.finished()
-    other.page.wait_for_selector('.version:has-text("1/2")')
-    other.ask("three")
-    page.wait_for_function("() => !document.querySelector('[aria-busy=true]')")
-    page.reload()
-    page.wait_for_selector(".message")
-    kept = [node["content"] for node in driver.export()["nodes"].values() if node.get("role") == "user"]
-    assert sorted(kept) == ["one", "one, again", "three", "two"]
-    other.press("Delete “one”")
-    page.wait_for_selector('#notice:has-text("Another window has deleted this conversation.")')
-    driver.ask("four")
-    assert page.locator("#conversations .title").all_text_contents() == ["one"]  # the open one alone
-    page.reload()
-    page.wait_for_selector("#draft")
-    assert page.locator(".message").count() == 0
-    other.check()
 
 
 def test_a_deleted_conversation_does_not_come_back(driver: Driver) -> None:
@@ -562,6 +563,28 @@ def test_the_error_of_the_server_is_shown(driver: Driver) -> None:
     assert driver.focus == "draft"
 
 
+@pytest.mark.parametrize(("model", "spare"), [("chat", 0), ("base", 1)])
+def test_an_answer_that_fills_the_context_says_so(driver: Driver, model: str, spare: int) -> None:
+    """The page leaves room for a start token before a text, and none before a chat, which has its own."""
+    page = driver.page
+
+    def with_short_context(route: Any) -> None:
+        route.fulfill(json=route.fetch().json() | {"context": 60})
+
+    page.route("**/card", with_short_context)
+    driver.open(model, tokens=400)
+    driver.ask("the sea")
+    used = int(page.text_content("#context-text").split()[0])
+    assert used == 60 - spare
+    assert page.text_content(".message.assistant .note") == "Reached the end of the context."
+    assert page.get_by_role("button", name="Continue this answer").count() == 0
+    page.fill("#sampling-max_tokens", "5")
+    driver.press("Retry: write another answer")
+    driver.finished()
+    assert page.text_content(".message.assistant .note") == "Reached the largest number of tokens."
+    page.unroute_all()
+
+
 def test_the_model_card(driver: Driver) -> None:
     page = driver.open().page
     page.click("#card-button")
@@ -609,6 +632,33 @@ def test_the_key_is_asked_for_once(chromium: Any, server_with_key: str) -> None:
     assert page.locator("dialog").count() == 0
     assert page.evaluate("() => JSON.stringify(localStorage).includes('sesame')") is False
     assert page.evaluate("() => JSON.stringify(sessionStorage).includes('sesame')") is True
+    context.close()
+    driver.check()
+
+
+def test_the_page_works_without_storage(chromium: Any, server_with_key: str) -> None:
+    context = chromium.new_context()
+    context.add_init_script("""for (const name of ["localStorage", "sessionStorage"]) {
+        Object.defineProperty(window, name, {
+            get() { throw new DOMException("The operation is insecure.", "SecurityError"); },
+        });
+    }""")
+    driver = Driver(context.new_page(), server_with_key)
+    driver.expected.append("401")
+    page = driver.page
+    page.goto(server_with_key)
+    for key, said in (("wrong", "asks for an API key"), ("open sesame", "refused this key")):
+        page.wait_for_selector(f'dialog:has-text("{said}")')
+        page.fill("#api-key", key)
+        page.keyboard.press("Enter")
+    page.wait_for_selector("#draft")
+    page.fill("#sampling-max_tokens", "3")
+    assert driver.ask("the sea")
+    page.wait_for_selector('#notice:has-text("This conversation is not stored")')
+    driver.press("Delete “the sea”")
+    assert page.locator(".message").count() == 0
+    driver.press("Undo")
+    page.wait_for_selector(TOKENS)
     context.close()
     driver.check()
 

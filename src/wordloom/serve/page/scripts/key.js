@@ -1,4 +1,4 @@
-// The API key, which the browser keeps until the tab is closed.
+// The API key, which the browser keeps until the tab is closed, or until a reload if it blocks the storage.
 
 import { button, element } from "./dom.js";
 
@@ -6,11 +6,38 @@ const NAME = "wordloom-api-key";
 const CHARACTERS = /^[ -~]+$/; // those of ASCII that a header can hold
 const WRONG = "A key consists of ASCII letters, digits and punctuation.";
 let asking = null;
+let unstored = null; // the key, if the browser blocks the storage
 
 // Return the key, or null; a header cannot hold other characters.
 export function currentKey() {
-  const key = sessionStorage.getItem(NAME);
+  const key = storedKey();
   return key !== null && CHARACTERS.test(key) ? key : null;
+}
+
+function storedKey() {
+  try {
+    return unstored ?? sessionStorage.getItem(NAME);
+  } catch {
+    return null;
+  }
+}
+
+function storeKey(key) {
+  unstored = null;
+  try {
+    sessionStorage.setItem(NAME, key);
+  } catch {
+    unstored = key;
+  }
+}
+
+function forgetKey() {
+  unstored = null;
+  try {
+    sessionStorage.removeItem(NAME);
+  } catch {
+    // a browser that blocks the storage holds no key
+  }
 }
 
 // Ask for the key; requests that fail at the same time share the question.
@@ -20,7 +47,7 @@ export function askForKey(refused) {
 }
 
 function ask(refused) {
-  sessionStorage.removeItem(NAME);
+  forgetKey();
   return new Promise((resolve) => {
     const problem = element("p", { id: "key-problem", class: "problem", role: "alert" });
     const input = element("input", {
@@ -46,7 +73,7 @@ function ask(refused) {
         input.select();
         return;
       }
-      sessionStorage.setItem(NAME, key);
+      storeKey(key);
       dialog.close("given");
     });
     dialog.addEventListener("close", () => {

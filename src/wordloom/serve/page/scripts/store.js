@@ -21,7 +21,11 @@ export function write(name, value) {
 }
 
 export function remove(name) {
-  localStorage.removeItem(PREFIX + name);
+  try {
+    localStorage.removeItem(PREFIX + name);
+  } catch {
+    // a browser that blocks the storage holds no value
+  }
 }
 
 // Call `changed(name, exists)` for each value that another window writes or removes, until `signal` is aborted.

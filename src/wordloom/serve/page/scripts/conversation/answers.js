@@ -8,6 +8,7 @@ import { Speed } from "./meter.js";
 import { textOf } from "./tokens.js";
 import { addNode, pathTo } from "./tree.js";
 
+const INCOMPLETE = /\ufffd*$/; // the text of a character whose last bytes are missing
 const ALTERNATIVES = 8; // of each token
 const LEAVING = 500; // ms, within which `pagehide` follows a connection that broke because the browser leaves the page
 
@@ -56,7 +57,7 @@ export class Answers {
     node.made = madeOf(request, card.sampling, { system, drawn });
     const run = {
       conversation, node, article: view.articleOf(node), controller: new AbortController(), speed: new Speed(),
-      frame: null, promptCount: null, total: null, drawn, repeats,
+      frame: null, promptCount: null, total: null, fillsContext: false, drawn, repeats,
     };
     await this.begin(run, format.prompt(path, { system }));
     const body = {
@@ -114,8 +115,9 @@ export class Answers {
     if (used >= context) {
       throw new Error(`The conversation has ${used} tokens, and the context holds ${context}. Begin a new one, or edit an earlier message.`);
     }
-    // a prompt may get a token in front that marks its beginning
-    if (body.max_tokens > context - used - 1) body.max_tokens = Math.max(1, context - used - 1);
+    const room = Math.max(1, context - used - this.format.uncounted);
+    run.fillsContext = body.max_tokens >= room;
+    if (run.fillsContext) body.max_tokens = room;
   }
 
   receive(run, chunk) {
@@ -149,7 +151,8 @@ export class Answers {
   end(run) {
     const { view } = this;
     const { node, speed } = run;
-    if (node.finish === "length" && run.total !== null && run.total >= this.card.context) node.finish = "full";
+    const isFull = run.fillsContext || (run.total !== null && run.total >= this.card.context);
+    if (node.finish === "length" && isFull) node.finish = "full";
     node.speed = Math.round(speed.perSecond * 10) / 10;
     this.draw(run);
     run.article.setLive(false);
@@ -175,7 +178,13 @@ export class Answers {
   // Continue an answer: the new version begins with its tokens.
   proceed(node) {
     if (!this.isOfThisModel(node)) return;
-    this.answer(this.parentOf(node), node.tokens.filter((token) => !token.ends));
+    const kept = node.tokens.filter((token) => !token.ends);
+    // the server has sent U+FFFD for an incomplete last character, and sends the character once it is complete
+    if (node.finish === "length" && kept.length > 0) {
+      const last = kept.pop();
+      kept.push({ ...last, text: last.text.replace(INCOMPLETE, "") });
+    }
+    this.answer(this.parentOf(node), kept);
   }
 
   // Continue an answer from one of the alternatives of a token.
@@ -191,20 +200,27 @@ export class Answers {
       this.view.describe();
       return;
     }
+    const { conversation } = this.view;
+    const parent = this.parentOf(node);
     try {
-      token.text = await this.addedText(kept, token);
-      await this.answer(this.parentOf(node), [...kept, token]);
+      token.text = await this.addedText(parent, kept, token);
+      if (this.shows(conversation)) await this.answer(parent, [...kept, token]);
     } catch (error) {
-      notify(error.message);
+      if (this.shows(conversation)) notify(error.message);
     }
   }
 
-  // Return the text that a token adds after others.
-  async addedText(before, token) {
-    const ids = before.map((each) => each.id);
-    const decode = async (some) =>
-      some.length === 0 ? "" : (await postJson("detokenize", { model: this.card.id, ids: some })).text;
-    const [start, whole] = await Promise.all([decode(ids), decode([...ids, token.id])]);
+  // Return the text that a token adds to an answer after the tokens `before`.  The server sends a character with the
+  // token that completes it, so an incomplete one has no text yet.
+  async addedText(parent, before, token) {
+    const { conversation } = this.view;
+    const ask = (path, fields) => postJson(path, { model: this.card.id, ...fields });
+    // behind the prompt, since decoding drops the space of some tokens at the beginning of a text
+    const prompt = await ask("tokenize", this.format.prompt(pathTo(conversation, parent), conversation));
+    const ids = [...prompt.ids, ...before.map((each) => each.id)];
+    const decode = async (some) => (await ask("detokenize", { ids: some })).text.replace(INCOMPLETE, "");
+    const [complete, whole] = await Promise.all([decode(ids), decode([...ids, token.id])]);
+    const start = complete + textOf(before).match(INCOMPLETE)[0]; // U+FFFD that the server has sent already
     return whole.startsWith(start) ? whole.slice(start.length) : "";
   }
 
@@ -215,10 +231,15 @@ export class Answers {
     const before = node.tokens.slice(0, index).map((token) => token.id);
     try {
       const found = await postJson("inspect", { model: this.card.id, ...prompt, continue_ids: before });
-      openInspection(found, node.tokens[index]);
+      if (this.shows(conversation)) openInspection(found, node.tokens[index]);
     } catch (error) {
-      notify(error.message);
+      if (this.shows(conversation)) notify(error.message);
     }
+  }
+
+  // Return whether the view still shows a conversation; another one may have been opened during a request.
+  shows(conversation) {
+    return !this.view.closed && this.view.conversation === conversation;
   }
 
   // The message that an answer answers.

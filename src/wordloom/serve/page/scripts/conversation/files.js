@@ -40,6 +40,7 @@ export function checked(found) {
     model: text(found.model),
     kind: found.kind === "completion" ? "completion" : "chat",
     system: text(found.system),
+    systemTime: number(found.systemTime), // older files lack it
     created: number(found.created),
     updated: number(found.updated),
     nodes,

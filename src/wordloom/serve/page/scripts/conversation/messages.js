@@ -163,7 +163,10 @@ export class MessageView {
     box.focus();
   }
 
-  focusTool(label) {
-    [...this.tools.querySelectorAll("button")].find((each) => each.textContent === label)?.focus();
+  // Focus the first of the buttons with these labels that is enabled; a disabled one cannot have the focus.
+  focusTool(...labels) {
+    const enabled = [...this.tools.querySelectorAll("button:not(:disabled)")];
+    const found = labels.map((label) => enabled.find((each) => each.textContent === label));
+    found.find(Boolean)?.focus();
   }
 }

@@ -56,7 +56,10 @@ export function listenToOthers({ stored, deleted, relisted }, signal) {
     if (name === LIST) relisted();
     if (!name.startsWith(NAME)) return;
     const id = name.slice(NAME.length);
-    if (exists) return stored(id);
+    if (exists) {
+      forgotten.delete(id); // the other window has undone the deletion
+      return stored(id);
+    }
     forgotten.add(id);
     deleted(id);
   }, signal);

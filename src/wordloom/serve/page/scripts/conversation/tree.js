@@ -10,7 +10,15 @@ export function newId() {
 export function newConversation(model, kind) {
   const root = { id: "root", parent: null, role: "root", content: "", children: [], shown: 0 };
   const now = Date.now();
-  return { version: VERSION, id: newId(), title: "", model, kind, system: "", created: now, updated: now, nodes: { root } };
+  return {
+    version: VERSION, id: newId(), title: "", model, kind, system: "", systemTime: 0, created: now, updated: now, nodes: { root },
+  };
+}
+
+// Change the system message.  Each change gets a later time, even if the clock was set back.
+export function setSystem(conversation, text) {
+  conversation.system = text;
+  conversation.systemTime = Math.max(Date.now(), conversation.systemTime + 1);
 }
 
 // Add a message below `parent`, and show it.
@@ -55,7 +63,8 @@ export function showVersion(conversation, node, step) {
 }
 
 // Add the messages of `other`, another copy of this conversation, that are missing here: those of another window.
-// Of an answer that both have, the one with more tokens stays.  Return the ids of all new and changed messages.
+// Of an answer that both have, the one with more tokens stays; of the system messages, the newer one stays.  Return the
+// ids of all new and changed messages.
 export function merge(conversation, other) {
   const { nodes } = conversation;
   const changed = [];
@@ -72,6 +81,10 @@ export function merge(conversation, other) {
       Object.assign(known, { content, tokens, finish, error, speed, kept, made });
       changed.push(node.id);
     }
+  }
+  if (other.systemTime > conversation.systemTime) {
+    const { system, systemTime } = other;
+    Object.assign(conversation, { system, systemTime });
   }
   conversation.updated = Math.max(conversation.updated, other.updated);
   return changed;

@@ -2,7 +2,7 @@
 
 import { pushAddress, replaceAddress } from "../address.js";
 import { postJson } from "../api.js";
-import { element, notify } from "../dom.js";
+import { announce, element, notify } from "../dom.js";
 import { read, write } from "../store.js";
 import { Answers } from "./answers.js";
 import { closeDrawers } from "./drawers.js";
@@ -16,7 +16,7 @@ import { samplingForm } from "./sampling.js";
 import { listenToOthers, load, save } from "./storage.js";
 import { listenToTokens } from "./token_events.js";
 import { TokenPanel } from "./token_panel.js";
-import { merge, newConversation, showVersion, shownPath, titleOf, versionOf } from "./tree.js";
+import { merge, newConversation, setSystem, showVersion, shownPath, titleOf, versionOf } from "./tree.js";
 
 const COUNT_AFTER = 300; // ms after the last key, before the tokens of the draft are counted
 const NEAR = "800px"; // answers so near the window get a span for each token
@@ -81,10 +81,11 @@ export class ConversationView {
   listen() {
     listenToTokens(this.log, this.panel, (id) => this.conversation.nodes[id]);
     this.system.addEventListener("change", () => {
-      this.conversation.system = this.system.value;
+      setSystem(this.conversation, this.system.value);
       this.store();
       this.count();
     });
+    this.system.addEventListener("blur", () => this.showSystem()); // another window may have changed it in the meantime
     this.listeners = new AbortController();
     const { signal } = this.listeners;
     document.addEventListener("keydown", (event) => {
@@ -193,11 +194,19 @@ export class ConversationView {
   // Show what another window has added to this conversation.
   takeFromStorage(id) {
     const stored = id === this.conversation.id ? load(id) : null;
-    const changed = stored ? merge(this.conversation, stored) : [];
-    if (changed.length === 0) return;
+    if (!stored) return;
+    const { system } = this.conversation;
+    const changed = merge(this.conversation, stored);
+    this.showSystem();
+    if (changed.length === 0 && this.conversation.system === system) return;
     this.showPath();
     for (const each of changed) this.views.get(each)?.redraw();
     if (!this.answers.running) this.describe();
+  }
+
+  // Show the system message; a box that has the focus may hold an unfinished one.
+  showSystem() {
+    if (document.activeElement !== this.system) this.system.value = this.conversation.system;
   }
 
   store(conversation = this.conversation) {
@@ -247,9 +256,13 @@ export class ConversationView {
       showVersion(this.conversation, node, step);
       this.showPath();
       const shown = shownPath(this.conversation).find((each) => each.parent === node.parent);
-      this.articleOf(shown).focusTool(step < 0 ? "‹" : "›");
+      this.articleOf(shown).focusTool(...(step < 0 ? ["‹", "›"] : ["›", "‹"]));
       this.store();
       this.describe();
+    };
+    const report = (text) => {
+      this.status.say(text);
+      announce(text);
     };
     return {
       previous: (node) => show(node, -1),
@@ -263,12 +276,12 @@ export class ConversationView {
       repeat: (node) => this.answers.repeat(node),
       copySettings: (node) => {
         this.sampling.fill(fieldsOf(node.made));
-        this.status.say("Copied into the settings");
+        report("Copied into the settings");
       },
       copy: async (node) => {
         try {
           await navigator.clipboard.writeText(node.content);
-          this.status.say("Copied");
+          report("Copied");
         } catch {
           notify("The browser does not allow copying here.");
         }

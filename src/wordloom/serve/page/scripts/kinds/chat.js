@@ -21,6 +21,7 @@ const FORMAT = {
   request: (path, conversation) => ({ messages: messages(path, conversation) }),
   // the fields of /inspect for that prompt
   prompt: (path, conversation) => ({ messages: messages(path, conversation) }),
+  uncounted: 0, // tokens of a prompt that /tokenize may leave out
   does: "It answers messages.",
   examples: ["What is the opposite of small?", "Rewrite the sentence in the past tense: I go to school.", "Name three animals."],
   // the fields of /tokenize for the next request, with the draft as its last message

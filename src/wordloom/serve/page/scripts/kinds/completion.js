@@ -14,6 +14,7 @@ const FORMAT = {
   accepts: (text) => text !== "",
   request: (path) => ({ prompt: path.at(-1).content }),
   prompt: (path) => ({ text: path.at(-1).content }),
+  uncounted: 1, // a prompt may get a token in front that marks its beginning
   does: "It continues the text that you begin. It does not answer questions, and each prompt stands alone.",
   examples: ["The function returns", "Once upon a time", "It was a"],
   next: (path, conversation, draft) => ({ text: draft }),
