@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -254,6 +255,28 @@ def test_a_start_that_does_not_fit_is_one_clear_line(folders: dict[str, Path], t
     save_model(model, tmp_path)
     with pytest.raises(CheckpointError, match="holds a bert_generation; only a bert or roberta can start"):
         config_from_bert(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (BertConfig, {"attention": "full,band:3"}),
+        (BertConfig, {"attention": "linformer:5"}),
+        (RobertaConfig, {"attention": "performer:7", "attention_dropout": 0.0, "norm_eps": 1e-12}),
+        (RobertaConfig, {"attention": "band:3+global:1", "global_projections": True, "norm_eps": 1e-12}),
+    ],
+)
+def test_a_bert_with_other_attention_is_refused(
+    kind: type[BertConfig], settings: dict[str, Any], folders: dict[str, Path], tmp_path: Path
+) -> None:
+    save_model(build(kind(**SHAPE, **settings)), tmp_path)
+    says = re.escape(f"{tmp_path} has attention {settings['attention']!r}; only a bert or roberta with full")
+    model = build(config_from_bert(folders["all"]))
+    for given in ((tmp_path,), (folders["all"], tmp_path)):
+        with pytest.raises(CheckpointError, match=says):
+            config_from_bert(*given)
+        with pytest.raises(CheckpointError, match=says):
+            start_from_bert(model, *given)
 
 
 @torch.no_grad()

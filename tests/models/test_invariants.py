@@ -321,6 +321,10 @@ COUNTS = {
     "llama2-7b": 6_738_415_616,
     "llama2-13b": 13_015_864_320,
     "llama2-70b": 68_976_648_192,
+    "llama-15m": 15_191_712,
+    "llama-42m": 41_689_600,
+    "llama-110m": 109_529_856,
+    "llama-125m": 124_668_672,
     "lstm-ptb-small": 4_651_600,
     "lstm-ptb-medium": 19_775_200,
     "lstm-ptb-large": 66_022_000,
@@ -350,11 +354,7 @@ def test_presets_have_the_exact_number_of_parameters(preset: str) -> None:
         model = MODELS[family_of(config)].model(config)
     assert all(parameter.is_meta for parameter in model.parameters())
     count = sum(parameter.numel() for parameter in model.parameters())
-    if preset in COUNTS:
-        assert count == COUNTS[preset]
-    else:  # the small ones are named after their size
-        millions = int(preset.rpartition("-")[2].removesuffix("m"))
-        assert count == pytest.approx(millions * 1e6, rel=0.1)
+    assert count == COUNTS[preset]
 
 
 def test_every_size_the_papers_print_is_a_preset() -> None:
@@ -365,4 +365,6 @@ def test_every_size_the_papers_print_is_a_preset() -> None:
         assert (PRESETS[preset].norm_eps, PRESETS[preset].max_seq_len) == (1e-5, 4096)
     hidden = {name: PRESETS[name].ffn_dim for name in COUNTS if name.startswith("llama")}
     assert [hidden[f"llama-{size}"] for size in ("7b", "13b", "33b", "65b")] == [11008, 13824, 17920, 22016]
+    # llama2.c rounds 8/3 dim up to a multiple of 32
+    assert [hidden[f"llama-{size}"] for size in ("15m", "42m", "110m")] == [768, 1376, 2048]
     assert (hidden["llama2-70b"], PRESETS["llama2-70b"].kv_heads) == (28672, 8)

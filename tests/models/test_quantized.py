@@ -31,12 +31,28 @@ from wordloom.kernels.integer_products import (
     narrowed_bytes,
     panel_bytes,
 )
-from wordloom.models import BertConfig, GPT2Config, LlamaConfig, RNNConfig, build
+from wordloom.models import (
+    BertConfig,
+    BertGenerationConfig,
+    GPT2Config,
+    LlamaConfig,
+    RNNConfig,
+    TransformerConfig,
+    build,
+)
 from wordloom.models.building import quantized
 from wordloom.models.building.quantized import QUANTIZED_FAMILIES, quantize_model
 from wordloom.nn.head import head_loss
 from wordloom.nn.linear import has_fast_bf16
-from wordloom.nn.quantized import GROUP, MOST_EXACT_ROWS, Int8Linear, dequantize, narrowed, quantize
+from wordloom.nn.quantized import (
+    GROUP,
+    MOST_EXACT_ROWS,
+    Int8Embedding,
+    Int8Linear,
+    dequantize,
+    narrowed,
+    quantize,
+)
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 
@@ -273,6 +289,30 @@ def test_a_tied_head_shares_the_table_and_twins_agree(rng: random.Random) -> Non
     settings_: dict[str, Any] = {"sampling": Sampling(temperature=0, max_new_tokens=15)}
     found = [[step.id for step in steps(each, [[1, 2]], **settings_)] for each in (model, slow)]
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("positions", ["learned", "one_hot"])
+@torch.no_grad()
+def test_the_embedding_of_sources_has_8_bits_too(positions: str, rng: random.Random) -> None:
+    V, S, heads = rng.randint(5, 90), rng.randint(5, 90), rng.choice([1, 3])
+    sizes: dict[str, Any] = {"vocab_size": V, "source_vocab_size": S, "max_seq_len": 9, "dim": heads * 22}
+    sizes |= {"n_layers": 1, "n_heads": heads}
+    for config in (
+        TransformerConfig(**sizes, share_embeddings=False, tie_embeddings=False, positions=positions),
+        BertGenerationConfig(**sizes),
+    ):
+        model = build(config).eval()
+        source, prefix = torch.randint(S, (2, 7)), torch.randint(V, (2, 5))
+        exact, table = model(source, prefix), model.source_embedding.weight.detach().clone()
+        quantize_model(model)
+        assert isinstance(model.source_embedding, Int8Embedding)
+        torch.testing.assert_close(model.source_embedding(source), twin(table)[source], atol=0, rtol=1e-6)
+        assert float((model(source, prefix) - exact).norm()) < 0.05 * float(exact.norm())
+        learned = [name for name, p in model.named_parameters() if p.dim() > 1 and "position" not in name]
+        assert not learned
+        packed = {id(buffer): buffer.nbytes for buffer in model.buffers() if buffer.dtype == torch.uint8}
+        stored = sum(packed.values()) + sum(parameter.nbytes for parameter in model.parameters())
+        assert quantized.int8_bytes(config) == stored
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

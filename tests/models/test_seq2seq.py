@@ -303,6 +303,28 @@ def test_half_precision_stays_near_float32(way: dict[str, Any], dtype: torch.dty
     torch.testing.assert_close(low.float(), full, rtol=0, atol=error)
 
 
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_wide_lstms_with_weights_in_bfloat16_are_trained(bidirectional: bool) -> None:
+    """Their fused kernel returns c in float32."""
+    config = Seq2SeqConfig(
+        vocab_size=V,
+        dim=24,
+        hidden_dim=400,
+        n_layers=2,
+        cell="lstm",
+        bidirectional=bidirectional,
+        dropout=0.0,
+    )
+    model = build(config, generator=torch.Generator().manual_seed(0))
+    source, prefix = ids(V, 4, 11), ids(V, 4, 13)
+    attend = torch.arange(11) < torch.tensor([[11], [3], [7], [1]])
+    full = model(source, prefix, attend=attend)
+    low = model.bfloat16()(source, prefix, attend=attend)
+    torch.testing.assert_close(low.float(), full, rtol=0, atol=0.1 * full.abs().max().item())
+    low.float().square().sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
 def test_the_2014_model_has_the_parameters_it_printed() -> None:
     config = Seq2SeqConfig(vocab_size=80_000, source_vocab_size=160_000, dim=1000, n_layers=4)
     model = skeleton(config)

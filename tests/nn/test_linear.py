@@ -50,6 +50,19 @@ def test_value_and_gradients_are_those_of_rounded_factors(bare, dtype, bias, aut
 
 
 @both
+def test_inputs_in_the_dtype_of_autocast_are_widened_too(bare, dtype):
+    torch.manual_seed(0)
+    layer, x = Linear(24, 10), torch.randn(7, 24).to(dtype).requires_grad_()
+    with torch.autocast("cpu", dtype=dtype):
+        y = layer(x)
+    assert "_Product" in type(y.grad_fn).__name__
+    exact = [rounded(t, dtype) for t in (x, layer.weight, layer.bias)]
+    torch.testing.assert_close(y.double(), F.linear(*exact), atol=2e-2, rtol=1e-2)
+    y.float().sum().backward()
+    assert (x.grad.dtype, layer.weight.grad.dtype) == (dtype, torch.float32)
+
+
+@both
 def test_it_is_what_pytorch_computes(bare, monkeypatch, dtype):
     torch.manual_seed(0)
     layer, x = Linear(64, 32).to(dtype), torch.randn(7, 64).to(dtype)

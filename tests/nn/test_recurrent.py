@@ -282,6 +282,24 @@ def test_a_state_of_other_sizes_is_refused(settings: dict[str, Any], exact: bool
             layer(x, wrong, exact=exact)
 
 
+@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS.keys())
+def test_a_sequence_without_a_step_leaves_the_state(settings: dict[str, Any]) -> None:
+    layer = made(**settings)
+    x, state = inputs(layer)
+    for masks in ({}, {"attend": torch.ones(B, 0, dtype=torch.bool)}):
+        outputs, after = layer(x[:, :0], state, **masks)
+        assert outputs.shape == (B, 0, layer.state_dims[0])
+        assert all(torch.equal(part, before) for part, before in zip(after, state, strict=True))
+
+
+@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS.keys())
+def test_shapes_are_found_on_the_meta_device(settings: dict[str, Any]) -> None:
+    layer = made(**settings).to("meta")
+    outputs, state = layer(torch.empty(B, T, D, device="meta"))
+    assert outputs.shape == (B, T, layer.state_dims[0])
+    assert [part.shape for part in state] == [(B, size) for size in layer.state_dims]
+
+
 def test_a_projection_brings_no_warning_of_pytorchs() -> None:
     layer = made(cell="lstm", projection=3)
     x, state = inputs(layer)

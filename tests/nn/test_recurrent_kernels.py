@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -161,3 +162,48 @@ def test_a_layer_takes_it_where_there_is_enough_to_do(name: str) -> None:
     x = torch.randn(8, 9, D, generator=torch.Generator().manual_seed(1))
     assert layer.kernel_for(x) == "fused"
     torch.testing.assert_close(layer(x)[0], layer(x, exact=True)[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"cell": "lstm"},
+        {"cell": "lstm", "projection": 64},
+        {"cell": "lstm", "peephole": True},
+        {"cell": "lstm_1997", "peephole": True, "projection": 9},
+        {"cell": "gru"},
+    ],
+)
+def test_every_kernel_continues_the_state_of_the_fused_one(settings: dict[str, Any]) -> None:
+    """With weights in bfloat16, its c is float32 beside h in bfloat16."""
+    torch.manual_seed(seed := random.randrange(2**32))
+    hidden, rows = random.randrange(65, 200), random.randrange(1, 4)
+    layer = made(settings, hidden).bfloat16()
+    x = torch.randn(rows, 5 + recurrent_kernels.programs.MINIMUM_ELEMENTS // hidden, D).bfloat16()
+    starts = torch.zeros(x.shape[:2], dtype=torch.bool)  # with starts, a plain LSTM takes the fused kernel
+    with torch.no_grad():
+        _, state = layer(x, starts=starts)
+        assert state[-1].dtype == (torch.float32 if len(state) == 2 else torch.bfloat16)
+        attend = torch.rand(rows, 3) < 0.6
+        for given in ({}, {"exact": True}, {"attend": attend}, {"starts": ~attend}):
+            outputs, after = layer(x[:, :3], state, **given)
+            wide, wide_after = (
+                made(settings, hidden)
+                .bfloat16()
+                .float()(x[:, :3].float(), tuple(part.float() for part in state), **given)
+            )
+            assert outputs.dtype == torch.bfloat16, (seed, given)
+            found, wanted = (outputs, *after), (wide, *wide_after)
+            for part, whole in zip(found, wanted, strict=True):
+                assert (part.float() - whole).norm() < 0.03 * whole.norm() + 0.05, (seed, given)
+
+
+def test_whole_sequences_take_the_fused_state_on_unchanged() -> None:
+    layer = made({"cell": "lstm", "projection": 9}, hidden=600).bfloat16()
+    x = torch.randn(2, 40, D, generator=torch.Generator().manual_seed(1)).bfloat16()
+    state = tuple(torch.randn(2, n, generator=torch.Generator().manual_seed(2)) for n in layer.state_dims)
+    state = (state[0].bfloat16(), state[1])
+    assert layer.kernel_for(x) == "fused"
+    with torch.no_grad():
+        found = layer(x, state)
+        assert torch.equal(found[1][1], layer._fused(x, state, layer.hidden_proj.weight)[1][1])

@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor
 
 from wordloom.errors import CheckpointError, ConfigError
-from wordloom.models import BertConfig, RobertaConfig, build
+from wordloom.models import BertConfig, RobertaConfig, TaskConfig, build
 from wordloom.weights import config_from_json, config_to_json, load_config, load_model, save_model
 
 V, T = 31, 37
@@ -84,6 +84,43 @@ def test_we_read_what_transformers_writes(tmp_path: Path) -> None:
     grads = model.blocks[0].attention.k_global_proj.weight.grad
     there = theirs.encoder.layer[0].attention.self.key_global.weight.grad
     torch.testing.assert_close(grads, there, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "tokens"),
+    [
+        ("question_answering", "LongformerForQuestionAnswering", "question"),
+        ("multiple_choice", "LongformerForMultipleChoice", "choice"),
+    ],
+)
+def test_heads_with_other_global_tokens_are_refused(
+    task: str, name: str, tokens: str, tmp_path: Path
+) -> None:
+    shape = {"vocab_size": V, "hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3}
+    config = transformers.LongformerConfig(
+        **shape, max_position_embeddings=62, type_vocab_size=1, attention_window=[6], pad_token_id=1
+    )
+    theirs = getattr(transformers, name)(config)
+    theirs.save_pretrained(tmp_path / "theirs")
+    with pytest.raises(CheckpointError, match=rf"{name} makes all tokens of the {tokens} global"):
+        load_model(tmp_path / "theirs")
+    theirs.longformer.save_pretrained(tmp_path / "body")  # as the error advises
+    assert load_config(tmp_path / "body").attention == "band:3+global:1"
+
+    body = RobertaConfig(
+        attention="band:3+global:1", global_projections=True, pooler=task == "multiple_choice", **SHAPE
+    )
+    written = config_to_json(TaskConfig(body=body, task=task))
+    assert config_from_json(written) == TaskConfig(body=body, task=task)
+    saved_again = {**written, "transformers_version": "5.0"}  # transformers keeps keys that it does not know
+    assert config_from_json(saved_again) == TaskConfig(body=body, task=task)
+    # an earlier version of Wordloom stated only the vocabulary of a model that it had trained
+    earlier = {key: value for key, value in written.items() if key != "wordloom"}
+    trained = {**earlier, "vocabulary": {"size": V, "sha256": ""}}
+    assert config_from_json(trained) == TaskConfig(body=body, task=task)
+    for other in (earlier, {**trained, "transformers_version": "5.0"}):
+        with pytest.raises(CheckpointError, match="makes all tokens"):
+            config_from_json(other)
 
 
 @torch.no_grad()

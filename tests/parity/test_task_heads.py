@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -200,9 +201,16 @@ def test_a_body_of_our_own_keeps_its_head(tmp_path: Path) -> None:
                        ours_of(model, "classification", "GPT"))  # fmt: skip
 
 
-def test_choices_that_are_none_are_never_chosen() -> None:
-    for stem in ("Bert", "GPT2"):
-        model = random_model(config_of(stem, "multiple_choice"))
+@pytest.mark.parametrize(
+    "attention", ["full", "band:3+global:2", "dilated:2:3", "linformer:4", "nystrom:3", "performer:5"]
+)
+def test_choices_that_are_none_are_never_chosen(attention: str) -> None:
+    """No token of an empty choice sees a key."""
+    for stem in ("Bert", "Longformer", "GPT2"):
+        config = config_of(stem, "multiple_choice")
+        if stem == "Bert":
+            config = replace(config, body=replace(config.body, attention=attention, attention_dropout=0.0))
+        model = random_model(config)
         tokens, segments, attend = inputs("multiple_choice", stem)
         attend = attend.clone()
         attend[0, 1] = False

@@ -42,6 +42,22 @@ def test_frozen_head_and_no_gradient():
         assert torch.equal(linear_cross_entropy(hidden, weight, None, targets), total)
 
 
+def test_without_rows_all_inputs_have_gradients_of_zero():
+    hidden = torch.randn(0, 6, requires_grad=True)
+    weight, bias = torch.randn(11, 6, requires_grad=True), torch.randn(11, requires_grad=True)
+    linear_cross_entropy(hidden, weight, bias, torch.zeros(0, dtype=torch.int64)).backward()
+    for given in (hidden, weight, bias):
+        assert torch.equal(given.grad, torch.zeros_like(given))
+
+
+def test_a_second_derivative_is_refused_not_wrong():
+    hidden, weight = torch.randn(5, 6, requires_grad=True), torch.randn(11, 6, requires_grad=True)
+    loss = linear_cross_entropy(hidden, weight, None, torch.randint(0, 11, (5,)))
+    for grad in torch.autograd.grad(loss.square(), (hidden, weight), create_graph=True):
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            grad.sum().backward(retain_graph=True)
+
+
 def test_autocast_runs_the_products_low_and_returns_float32():
     hidden = torch.randn(40, 16, requires_grad=True)
     weight = torch.randn(50, 16, requires_grad=True)

@@ -21,7 +21,7 @@ Parameters without heads: base 109,482,240, large 335,141,888; the paper prints 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -144,7 +144,7 @@ class Bert(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.config = c = config
-        self.token_embedding = nn.Embedding(c.vocab_size, c.dim)
+        self.token_embedding = nn.Embedding(c.vocab_size, c.dim, padding_idx=c.empty_id)  # has no gradient
         self.position_embedding = nn.Embedding(c.position_offset + c.max_seq_len, c.dim)
         self.segment_embedding = nn.Embedding(c.type_vocab_size, c.dim)
         self.embedding_norm = LayerNorm(c.dim, eps=c.norm_eps)
@@ -155,25 +155,20 @@ class Bert(nn.Module):
             self.mlm_activation = activation(c.mlm_head_activation)
             self.mlm_norm = LayerNorm(c.dim, eps=c.norm_eps)
             self.lm_head = Head(c.dim, c.vocab_size)
+            self.lm_head.untrained_row = c.empty_id if c.tie_embeddings else None
         self.next_sentence = Linear(c.dim, 2) if c.next_sentence_head else None
         self.tie_weights()
 
     def tie_weights(self) -> None:
         """Share the embedding's weights [V, D] with ``lm_head`` if ``tie_embeddings`` is set.
 
-        The row of ``empty_id`` is kept at zero: a tied head would train it, and other tools would read it.
+        The row of ``empty_id`` is set to zero.  Neither the embedding nor a tied head has a gradient for it.
         """
         if self.config.masked_lm_head and self.config.tie_embeddings:
             self.lm_head.weight = self.token_embedding.weight
         if self.config.empty_id is not None:
-            weight: Any = self.token_embedding.weight
             with torch.no_grad():
-                weight[self.config.empty_id] = 0.0
-            weight.register_post_accumulate_grad_hook(self._skip_empty_row)
-
-    def _skip_empty_row(self, weight: Tensor) -> None:
-        if weight.grad is not None:
-            weight.grad[self.config.empty_id] = 0.0
+                self.token_embedding.weight[self.config.empty_id] = 0.0
 
     @fills_everything
     def init_weights(self, generator: torch.Generator | None = None) -> None:

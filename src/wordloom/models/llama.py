@@ -214,7 +214,7 @@ PRESETS = {
     "llama2-70b": replace(_LLAMA2, dim=8192, n_layers=80, n_heads=64, n_kv_heads=8, hidden_dim=28672),
     # small sizes for a laptop: those of llama2.c's TinyStories models, and one of GPT-2's size
     "llama-15m": replace(_SMALL, dim=288, n_layers=6, n_heads=6, max_seq_len=256),
-    "llama-42m": replace(_SMALL, dim=512, n_layers=8, n_heads=8),
+    "llama-42m": replace(_SMALL, dim=512, n_layers=8, n_heads=8, hidden_dim=1376),
     "llama-110m": replace(_SMALL, dim=768, n_layers=12, n_heads=12),
     "llama-125m": LlamaConfig(dim=768, n_layers=12, n_heads=12, n_kv_heads=4, norm_eps=1e-5),
 }

@@ -439,5 +439,6 @@ def _scorer(c: Seq2SeqConfig) -> AttentionScorer:
 
 def _bridged(bridge: Any, state: State) -> State:
     """The joined last state of both directions [B, 2 H] -> the decoder's initial state [B, H]."""
-    h, *c = (proj(part) for proj, part in zip(bridge, state, strict=True))
+    # a fused kernel returns c in float32 beside h in bfloat16, the dtype of the weights
+    h, *c = (proj(part.to(state[0].dtype)) for proj, part in zip(bridge, state, strict=True))
     return torch.tanh(h), *c

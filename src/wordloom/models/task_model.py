@@ -148,8 +148,7 @@ class TaskModel(nn.Module):
         if segments is not None:
             segments = segments.flatten(0, -2)  # [R, T]
         if attend is not None:
-            attend = attend.flatten(0, -2).clone()  # [R, T]
-            attend[:, 0] = True  # the softmax over no key at all, in an empty choice, would be NaN
+            attend = attend.flatten(0, -2)  # [R, T]
         return self.body.hidden(rows, segments, attend).view(*tokens.shape, -1)  # [.., T, D]
 
     def answers(self, x: Tensor, attend: Tensor | None = None) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from wordloom.kernels.acceptance import fall_back, plain
@@ -26,9 +27,17 @@ class Head(Linear):
 
     Attributes:
         product_dtype: dtype of the fused loss's matrix products; None: autocast's.
+        untrained_row: a row of the weight that has no gradient, such as a tied embedding that stays zero.
     """
 
     product_dtype: torch.dtype | None = None
+    untrained_row: int | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [.., D] -> logits [.., V]."""
+        if self.untrained_row is None or not torch.is_grad_enabled():
+            return super().forward(x)
+        return F.linear(x, self._trained_weight(), self.bias)
 
     def loss(self, hidden: Tensor, targets: Tensor, *, smoothing: float = 0.0) -> Tensor:
         """Return the summed cross-entropy of the logits of ``hidden`` [N, D] with ``targets`` [N], float32.
@@ -42,9 +51,20 @@ class Head(Linear):
         if reason:
             fall_back("the loss of the language model's head", reason)
             return _logits_loss(self(hidden), targets, smoothing)
+        weight = self._trained_weight()
         return linear_cross_entropy(
-            hidden, self.weight, self.bias, targets, dtype=self.product_dtype, smoothing=smoothing
+            hidden, weight, self.bias, targets, dtype=self.product_dtype, smoothing=smoothing
         )
+
+    def _trained_weight(self) -> Tensor:
+        """Return the weight [V, D], whose ``untrained_row`` has no gradient.
+
+        A hook on the parameter would not do: copies and shards of the model are other parameters.
+        """
+        if self.untrained_row is None:
+            return self.weight
+        trained: Tensor = _WithoutRow.apply(self.weight, self.untrained_row)  # type: ignore[no-untyped-call]
+        return trained
 
 
 def head_loss(head: nn.Module, hidden: Tensor, targets: Tensor, *, smoothing: float = 0.0) -> Tensor:
@@ -88,6 +108,21 @@ def linear_cross_entropy(
     return _LinearCrossEntropy.apply(hidden, weight, bias, targets, dtype, smoothing)  # type: ignore[no-untyped-call]
 
 
+class _WithoutRow(torch.autograd.Function):
+    """The identity of a weight [V, D]; the gradient of one row is zero."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, row: int) -> Tensor:
+        ctx.row = row
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        grad = grad_outputs[0].clone()
+        grad[ctx.row] = 0.0
+        return grad, None
+
+
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -128,11 +163,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     grad_weight = product.float() if grad_weight is None else grad_weight.add_(product)
                 if grad_bias is not None:
                     grad_bias += g.sum(0)  # with dtype=float32 PyTorch would widen all of g first
+        if wants_weight and grad_weight is None:  # no row; ranks must agree on which weights have gradients
+            grad_weight = torch.zeros_like(weight, dtype=torch.float32)
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.dtypes = (weight.dtype, None if bias is None else bias.dtype)
         return total
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
         scale = grad_outputs[0]

@@ -55,12 +55,17 @@ def _has_kernel(dtype: torch.dtype) -> bool:
     return bool(getattr(torch.ops.mkldnn, probe)())
 
 
+def autocasts(x: Tensor) -> bool:
+    """Return whether autocast is on for the device of ``x``."""
+    kind = x.device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
 def product_dtype(x: Tensor) -> torch.dtype:
     """Return the dtype in which a product with ``x`` is computed: autocast's if it is on, else that of x."""
-    kind = x.device.type
-    if x.dtype == torch.float64 or not torch.amp.is_autocast_available(kind):
+    if x.dtype == torch.float64 or not autocasts(x):
         return x.dtype
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    return torch.get_autocast_dtype(x.device.type)
 
 
 def widens(device: torch.device, dtype: torch.dtype) -> bool:
@@ -137,7 +142,7 @@ class Linear(nn.Linear):
         if x.device.type == "cpu" and x.numel() >= LEAST_ROWS * self.in_features:
             dtype = product_dtype(x)
             # outside autocast, PyTorch refuses factors of two dtypes
-            allowed = dtype != x.dtype or x.dtype == self.weight.dtype
+            allowed = autocasts(x) or x.dtype == self.weight.dtype
             wide = allowed and widens(x.device, dtype) and _read_directly(x, self.weight, self.bias)
             if wide or (dtype == torch.float32 and by_onednn(x, self.weight, self.bias)):
                 return _Product.apply(x, self.weight, self.bias, dtype)  # type: ignore[no-untyped-call]

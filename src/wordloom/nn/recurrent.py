@@ -38,7 +38,7 @@ from torch.nn import functional as F
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.kernels.acceptance import fall_back, plain
 from wordloom.nn.dropout import dropout
-from wordloom.nn.linear import Linear, product_dtype, widens
+from wordloom.nn.linear import Linear, autocasts, product_dtype, widens
 from wordloom.nn.recurrent_kernels import Weights, fits, run_sequence
 from wordloom.nn.unmodified import modification
 
@@ -181,11 +181,13 @@ class Recurrent(nn.Module):
             raise ConfigError(f"a state of shapes {shapes} does not fit {len(x)} rows, which need {expected}")
         u = self._dropped_weight()
         stepping = exact or self.recorded is not None or not plain(*state)
-        kernel = "steps" if stepping else self.kernel_for(x, starts is not None)
+        kernel = "steps" if stepping or not x.shape[1] else self.kernel_for(x, starts is not None)
+        if kernel == "fused" and u is not None:
+            return self._fused(x, state, u, attend, starts)
+        if not autocasts(x):  # the fused kernel returns c in float32
+            state = tuple(part.to(x.dtype) for part in state)
         if kernel == "steps" or u is None:
             return self._steps(x, state, u, attend, starts)
-        if kernel == "fused":
-            return self._fused(x, state, u, attend, starts)
         return self._by_torch(x, state, u) if attend is None else self._packed(x, state, u, attend)
 
     def kernel_for(self, x: Tensor, starts: bool = False) -> str:

@@ -91,6 +91,8 @@ def _copy(model: Any, stored: Any, folder: Path, extra_tokens: bool) -> Pretrain
                 f"{folder} has {name} of {list(source.shape)}, the model of {list(target.shape)}"
             )
         target.copy_(source)
+    if getattr(ours, "empty_id", None) is not None:
+        model.tie_weights()  # sets the row of empty_id to zero, which the checkpoint may have trained
     fresh = _modules(state.keys() - stored_state.keys())
     return PretrainedStart((*extra.values(), *fresh), _modules(stored_state.keys() - state.keys()))
 
@@ -135,7 +137,8 @@ def config_from_bert(encoder: str | Path, decoder: str | Path | None = None) -> 
 
     ``decoder`` None starts both sides from ``encoder``.
 
-    Raises CheckpointError for a folder without an encoder, and for two that differ in a shared setting.
+    Raises CheckpointError for a folder without an encoder of full attention, and for two that differ in a
+    shared setting.
     """
     first = _bert_config(Path(encoder))
     second = first if decoder is None else _bert_config(Path(decoder))
@@ -180,8 +183,8 @@ def start_from_bert(
         cross_attention: ``"fresh"`` leaves attention to the source as initialised, as in the paper;
             ``"copied"`` starts it and its norm from the self-attention of the block.
 
-    Raises CheckpointError for a folder without an encoder, for other shared settings, and for sizes that do
-    not fit.
+    Raises CheckpointError for a folder without an encoder of full attention, for other shared settings, and
+    for sizes that do not fit.
     """
     if cross_attention not in get_args(CrossAttention):
         hint = did_you_mean(str(cross_attention), get_args(CrossAttention))
@@ -260,6 +263,11 @@ def _bert_config(folder: Path) -> BertConfig:
             f"{folder} holds a {family_of(config)}; only a bert or roberta can start either side"
         )
     assert isinstance(config, BertConfig)
+    if not all(pattern.is_full for pattern in config.patterns):
+        raise CheckpointError(
+            f"{folder} has attention {config.attention!r}; only a bert or roberta with full attention can "
+            "start either side"
+        )
     return config
 
 

@@ -75,6 +75,17 @@ def test_a_mask_without_padding_is_made_once() -> None:
     assert block_mask(padded, 2, 40, torch.device("cpu")) is block_mask(padded, 2, 40, torch.device("cpu"))
 
 
+def test_a_mask_made_in_inference_mode_serves_training() -> None:
+    pattern = Pattern.parse("band:7+global:2", causal=False)
+    with torch.inference_mode():
+        made = block_mask(Visibility(causal=False).through(pattern), 2, 53, torch.device("cpu"))
+    kept = block_mask(Visibility(causal=False).through(pattern), 3, 53, torch.device("cpu"))
+    assert kept is made
+    tensors = [part for part in kept.as_tuple() if isinstance(part, Tensor)]
+    assert tensors
+    assert not any(part.is_inference() for part in tensors)
+
+
 def test_it_is_for_gpus_and_new_texts() -> None:
     visibility = Visibility(causal=True).through(Pattern.parse("band:3", causal=True))
     q = torch.randn(1, 1, 5, 16)

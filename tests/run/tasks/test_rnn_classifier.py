@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 from tests.run.test_train import lines
+from typer.testing import CliRunner
 
 import wordloom
+from wordloom.cli import app
 from wordloom.data.rows.labelled import LabelledCorpus, labelled_rows
-from wordloom.errors import CheckpointError, DataError, WordloomError
+from wordloom.errors import CheckpointError, ConfigError, DataError, WordloomError
 from wordloom.run import TextClassifier, load_as, train
 
 RECIPE = """
@@ -170,6 +172,40 @@ def test_long_texts_are_an_error_or_cut_as_asked(recipe, tmp_path):
     ledger = json.loads((train(recipe, cut, out=tmp_path / "run").folder / "ledger.json").read_text())
     assert ledger["train"]["cut"] > 20
     assert ledger["train"]["terms"] == 4 * ledger["train"]["rows"]
+
+
+def test_long_texts_are_scored_as_in_training(recipe, names, tmp_path):
+    """Also those of a file; --too-long overrides the recipe, and predictions read whole texts."""
+    draw = random.Random(seed := random.randrange(2**32))
+    for label, (first, last) in ENDS.items():
+        rows = [first + "".join(draw.choices("aiokp", k=draw.randrange(3, 40))) + last for _ in range(60)]
+        (tmp_path / f"{label}.txt").write_text("\n".join(rows) + "\n")
+    settings = ["data.too_long=cut", "train.steps=6", f"data.train={tmp_path}/*.txt", "train.seq_len=9",
+                "data.label_column=file"]  # fmt: skip
+    result = train(recipe, settings, out=tmp_path / "run")
+    logged = [row for row in lines(result.folder) if row["kind"] == "evaluate"][-1]
+
+    def scored(*given):
+        done = CliRunner().invoke(app, ["evaluate", *map(str, (result.folder, *given)), "--json"])
+        if done.exit_code:
+            raise done.exception
+        return json.loads(done.stdout)["scores"]
+
+    for score in scored():
+        if score["name"] in ("loss", "accuracy"):
+            assert score["value"] == pytest.approx(logged[score["name"]], rel=1e-5), seed
+        assert "|texts:to-9|" in score["signature"]
+    file = (tmp_path / "High.txt", "--label-column", "file")
+    assert scored(*file) == scored(*file, "--too-long", "cut")
+    with pytest.raises(DataError, match=r"tokens and train\.seq_len allows 9"):
+        scored(*file, "--too-long", "error")
+
+    classifier = load_as(TextClassifier, result.folder)
+    text = "ka" + 20 * "i"
+    whole, beginning = classifier.probabilities([text, text[:9]])
+    assert not np.allclose(whole, beginning)
+    with pytest.raises(ConfigError, match="reads texts of any length"):
+        classifier.too_long = "cut"
 
 
 @pytest.mark.parametrize("family", ["rnn_classifier", "bag_of_words"])

@@ -81,7 +81,7 @@ def token_rows(
                     where = f"row {len(rows)}" if place is None else place(len(rows))
                     raise DataError(
                         f"{where}: has {len(ids):,} tokens and train.seq_len allows {longest:,}; raise it, "
-                        'or say data.too_long = "cut" to read the beginning alone'
+                        'or say data.too_long = "cut" (evaluate: --too-long cut) to read the beginning alone'
                     )
                 ids, truncated = ids[:longest], truncated + 1
             rows.append(np.asarray(ids, np.int32))

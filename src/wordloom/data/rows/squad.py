@@ -41,7 +41,7 @@ class Question(NamedTuple):
     """One question about one text.
 
     Attributes:
-        id: the id in the file, or ``file#number`` (from 1).
+        id: the id in the file, or ``file#number`` (from 1), of a line of standard input its number.
         title: the title of the article, or ``""``.
         context: the text that the question is about.
         question: the question, with white space around it.
@@ -108,7 +108,8 @@ def asked(sources: Sources, *, encoding_errors: EncodingErrors = "strict") -> It
             continue
         for record in json_objects(file, encoding_errors, None):
             row = JsonObject(record.value, position(file.name, record.line), "", encoding_errors)
-            name = row.text("id") if "id" in row.values else f"{file.name}#{record.line}"
+            number = str(record.line) if file.is_stdin else f"{file.name}#{record.line}"
+            name = row.text("id") if "id" in row.values else number
             texts = row.text("context"), row.text("question")
             question = Question(name, "", *texts, answers=(), is_impossible=False, place=row.file)
             _refuse_repeated(question, row, seen)

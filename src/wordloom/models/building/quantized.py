@@ -32,7 +32,7 @@ def quantize_model(model: Any) -> None:
     require_int8(model.config)
     embeddings: dict[int, Int8Embedding] = {}  # by the weight that they were made from
     for name, module in list(model.named_modules()):
-        if isinstance(module, nn.Embedding) and name.endswith("token_embedding"):
+        if isinstance(module, nn.Embedding) and name.endswith(("token_embedding", "source_embedding")):
             known = embeddings.setdefault(id(module.weight), Int8Embedding(module))
             _replace(model, name, known)
     for name, module in list(model.named_modules()):

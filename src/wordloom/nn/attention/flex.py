@@ -54,7 +54,9 @@ def block_mask(visibility: Visibility, B: int, T: int, device: torch.device) -> 
 
 @functools.lru_cache(maxsize=32)
 def _whole_rows(pattern: Pattern, T: int, device: torch.device) -> BlockMask:
-    return create_block_mask(pattern.mask_mod(T), None, None, T, T, device=device)
+    # a mask from inference mode could not be saved for a backward pass
+    with torch.inference_mode(False):
+        return create_block_mask(pattern.mask_mod(T), None, None, T, T, device=device)
 
 
 @functools.cache

@@ -194,9 +194,14 @@ def _head(result: type[Head[Any]], description: str, evaluation: Evaluation, pre
 
 
 def _classifier(
-    description: str, recognises: Callable[[Any], bool], load: Loader, *options: str, most_texts: int = 1
+    description: str,
+    recognises: Callable[[Any], bool],
+    load: Loader,
+    *options: str,
+    predict_options: tuple[str, ...] = (),
+    most_texts: int = 1,
 ) -> Kind:
-    """Return a kind of classifier; ``options`` are those for rows that are too long."""
+    """Return a kind of classifier; ``options`` and ``predict_options`` are for rows that are too long."""
     evaluation = Evaluation(
         name="classification",
         reads="is scored on labelled rows",
@@ -212,7 +217,7 @@ def _classifier(
         evaluations={"text": evaluation},
         prediction=Prediction(
             reads="predicts the labels of texts",
-            options=(*_TEXTS, "batch_size", *options),
+            options=(*_TEXTS, "batch_size", *predict_options),
             most_texts=most_texts,
         ),
     )
@@ -220,9 +225,17 @@ def _classifier(
 
 KINDS: dict[str, Kind] = {
     "classification": _classifier(
-        "a classifier", _has_head("classification"), load_classifier, "too_long", most_texts=2
+        "a classifier",
+        _has_head("classification"),
+        load_classifier,
+        "too_long",
+        predict_options=("too_long",),
+        most_texts=2,
     ),
-    "rnn_classifier": _classifier("a recurrent classifier", _is_family("rnn_classifier"), load_classifier),
+    # evaluate applies the row length of training, and predict reads whole texts
+    "rnn_classifier": _classifier(
+        "a recurrent classifier", _is_family("rnn_classifier"), load_classifier, "too_long"
+    ),
     "bag_of_words": _classifier("a bag-of-words classifier", _is_family("bag_of_words"), load_bag_of_words),
     "regression": _head(
         TextRegressor,

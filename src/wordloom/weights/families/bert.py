@@ -162,7 +162,8 @@ def _roberta_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
     widths = widths if isinstance(widths, list) else [widths] * settings["n_layers"]
     if len(widths) != settings["n_layers"] or any(type(w) is not int or w < 2 or w % 2 for w in widths):
         raise CheckpointError(f"attention_window is an even width for each layer, not {widths!r}")
-    # transformers takes the global tokens at each call; its heads take the first token by default
+    # The config does not name the global tokens: transformers takes them at each call.  Without them its
+    # sequence classification takes the first token, and its other heads that are read here take none.
     patterns = [f"band:{width // 2}+global:1" for width in widths]
     attention = patterns[0] if len(set(patterns)) == 1 else ",".join(patterns)
     return settings | {"attention": attention, "global_projections": True}

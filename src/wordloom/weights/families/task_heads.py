@@ -107,11 +107,37 @@ def json_with_head(theirs: Mapping[str, Any], config: TaskConfig) -> dict[str, A
         written["label2id"] = {name: int(number) for number, name in written["id2label"].items()}
     if config.task == "regression":
         written["problem_type"] = "regression"
+    if _chooses_global_tokens(written):
+        written["wordloom"] = {**(theirs.get("wordloom") or {}), "attention": config.body.attention}
     read = config_with_head(written, config.body)
     extra = {key: value for key, value in ours.items() if getattr(read, key) != value}
     if extra:
-        written["wordloom"] = {**(theirs.get("wordloom") or {}), HEAD: extra}
+        written["wordloom"] = {**(written.get("wordloom") or {}), HEAD: extra}
     return written
+
+
+def _chooses_global_tokens(theirs: Mapping[str, Any]) -> bool:
+    """Return whether transformers' class chooses global tokens by the separators in each text."""
+    names = theirs.get("architectures")
+    classes = [[f"Longformer{end}"] for end in (_ANSWERS, _CHOICE)]
+    return theirs.get("model_type") == "longformer" and isinstance(names, list) and names[:1] in classes
+
+
+def _refuse_other_global_tokens(theirs: Mapping[str, Any]) -> None:
+    """Raise CheckpointError for a Longformer head whose global tokens are not the first ones of a text.
+
+    Wordloom states the attention beside such a head, or at least the vocabulary of the trained model.
+    """
+    settings = theirs.get("wordloom")
+    stated = isinstance(settings, Mapping) and "attention" in settings
+    ours = stated or ("vocabulary" in theirs and "transformers_version" not in theirs)
+    if _chooses_global_tokens(theirs) and not ours:
+        name = theirs["architectures"][0]
+        tokens = "question" if name.endswith(_ANSWERS) else "choice"
+        raise CheckpointError(
+            f"transformers' {name} makes all tokens of the {tokens} global, and only the first tokens of a "
+            "text can be global here; save its body with transformers' LongformerModel and train a head on it"
+        )
 
 
 def task_of(theirs: Mapping[str, Any]) -> str | None:
@@ -137,6 +163,7 @@ def config_with_head(theirs: Mapping[str, Any], body: Any) -> TaskConfig:
     """Return the config of ``body`` with the head that ``theirs`` names; raise CheckpointError if wrong."""
     task, own = task_of(theirs), _table(theirs)
     assert task is not None
+    _refuse_other_global_tokens(theirs)
     if unknown := set(own) - {field.name for field in fields(TaskConfig)}:
         raise CheckpointError(f'"{HEAD}" holds unknown settings: {", ".join(sorted(unknown))}')
     if isinstance(body, BertConfig):

@@ -26,7 +26,7 @@ from wordloom.models import TaskConfig, family_of
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import RowLengths
 from wordloom.run.models.heads.head import Head, Place, ReadRows, read_part, read_texts
-from wordloom.run.models.text_readers import BagReader, MarkedReader, TextReader
+from wordloom.run.models.text_readers import BagReader, MarkedReader, TextReader, TokenReader
 from wordloom.run.prepare import parts_of
 from wordloom.text import Tokenizer
 
@@ -60,7 +60,7 @@ class TextClassifier(Head[Prediction]):
         return cls(model=None, reader=reader, config=config).with_settings(recipe)
 
     def with_settings(self, recipe: Recipe) -> Self:
-        if not isinstance(self.reader, MarkedReader):
+        if not isinstance(self.reader, TokenReader):
             return self
         reader = replace(
             self.reader, longest=recipe.train.seq_len, too_long=recipe.data_as(RowLengths).too_long
@@ -77,7 +77,8 @@ class TextClassifier(Head[Prediction]):
     def too_long(self) -> Literal["error", "cut"]:
         """The treatment of a text that is longer than the model reads: "error", or truncation ("cut").
 
-        Setting it to "cut" raises ConfigError for a model that reads texts of any length.
+        Setting it to "cut" raises ConfigError for a model that reads texts of any length. A recurrent
+        classifier does, unless :meth:`with_settings` sets the length of training.
         """
         return getattr(self.reader, "too_long", "error")
 
@@ -85,8 +86,11 @@ class TextClassifier(Head[Prediction]):
     def too_long(self, value: Literal["error", "cut"]) -> None:
         if value not in ("error", "cut"):
             raise ConfigError(f"too_long is {value!r}; allowed: 'error', 'cut'")
-        if isinstance(self.reader, MarkedReader):
-            self.reader = replace(self.reader, too_long=value)
+        reader = self.reader
+        if isinstance(reader, TokenReader) and (
+            isinstance(reader, MarkedReader) or reader.longest is not None
+        ):
+            self.reader = replace(reader, too_long=value)
         elif value != "error":
             where = "this model" if self.folder is None else self.folder
             raise ConfigError(f"{where} reads texts of any length; leave too_long out")
