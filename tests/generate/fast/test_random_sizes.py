@@ -58,8 +58,10 @@ def check(config: Any, rows: int, threads: int, dtype: torch.dtype, seed: int) -
         ours = logits_of(program, rows, seed)
     plain = logits_of(reader, rows, seed)
     if dtype == torch.float32:
-        exact, tolerance = plain, 1e-4 * float(plain.abs().max())
-        torch.testing.assert_close(ours, plain, rtol=1e-5, atol=tolerance)
+        exact = logits_of(reader_of(model.double(), rows, seed), rows, seed)
+        # a norm of one number near zero enlarges roundings, those of the modules too
+        tolerance = 1e-4 * float(exact.abs().max()) + 4 * float((plain - exact).abs().max())
+        torch.testing.assert_close(ours, exact, rtol=1e-5, atol=tolerance)
     else:
         exact = logits_of(reader_of(model.float(), rows, seed), rows, seed)
         error, modules_error = (ours - exact).norm(), (plain - exact).norm()
