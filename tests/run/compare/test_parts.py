@@ -400,6 +400,17 @@ def test_the_small_panel_leaves_out_what_would_stretch_its_scale(rng: random.Ran
     assert [list(line.get_ydata()) for line in lines["bits per byte"]] == [[2.5, 2.0], [3.0, 2.5]]
 
 
+@pytest.mark.parametrize(("budget", "expected"), [("minutes=20", [2.0, 20.0]), ("tokens=30", [3, 30])])
+def test_a_busy_machine_does_not_move_marks(budget: str, expected: list[float], rng: random.Random) -> None:
+    points = [
+        Point(share=share, tokens=t, flops=t, minutes=35.0, score=2.0) for share, t in ((0.1, 3), (1.0, 30))
+    ]
+    rows = [Row(name="a", title="A", score=2.0, points=points)]
+    figure = comparison_figure(replace(made_result(rng)[0], rows=rows, budget=Budget.parse(budget)))
+    (line,) = figure.axes[0].lines
+    assert list(line.get_xdata()) == pytest.approx(expected)
+
+
 def test_a_note_tells_of_a_longer_run_that_is_worse() -> None:
     def row(*scores: float) -> Row:
         points = [

@@ -13,7 +13,7 @@ _NEAR = 1.25  # times the best score: above it, an entry would stretch the scale
 _LABELS = {
     "tokens": "tokens of training",
     "flops": "floating-point operations of training",
-    "minutes": "minutes of training",
+    "minutes": "minutes of training, as planned",
 }
 
 
@@ -93,4 +93,7 @@ def _draw_positions(inset: Any, trained: Sequence[Row]) -> None:
 
 
 def _amount(point: Point, result: Result) -> float:
+    """Return the budget of a run: planned minutes, since a busy machine takes longer for the same steps."""
+    if result.budget.kind == "minutes":
+        return point.share * result.budget.amount
     return float(getattr(point, result.budget.kind))
