@@ -52,8 +52,8 @@ def main(path: str, context: int) -> None:
                 ],
             }
         print("ANSWER " + json.dumps(answer), flush=True)
+    os._exit(0)  # the end of the server, which is also that of this function, sometimes waits forever
 
 
 if __name__ == "__main__":
     main(sys.argv[1], int(sys.argv[2]))
-    os._exit(0)  # the end of the server sometimes waits forever
