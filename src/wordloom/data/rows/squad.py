@@ -41,7 +41,8 @@ class Question(NamedTuple):
     """One question about one text.
 
     Attributes:
-        id: the id in the file, or ``file#number`` (from 1), of a line of standard input its number.
+        id: the id in the file.  Without one it is ``file#number``, from 1, and the number of the line for
+            standard input.
         title: the title of the article, or ``""``.
         context: the text that the question is about.
         question: the question, with white space around it.
